@@ -295,13 +295,13 @@ mod tests {
         for (wanted, nearest) in table {
             assert_eq!(index.near_names(wanted, 1), [nearest], "{wanted}");
         }
-        let layers = [
-            "model.layers.1.self_attn.q_proj.weight",
-            "model.layers.0.self_attn.q_proj.weight",
-        ];
+        let layers = index.near_names("model.layers.2.self_attn.q_proj.weight", 2);
         assert_eq!(
-            index.near_names("model.layers.1.self_attn.q_proj.bias", 2),
-            layers
+            layers,
+            [
+                "model.layers.0.self_attn.q_proj.weight",
+                "model.layers.1.self_attn.q_proj.weight"
+            ]
         );
         assert!(index.near_names("zzz", 5).is_empty());
     }

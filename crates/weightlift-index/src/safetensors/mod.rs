@@ -101,7 +101,7 @@ pub fn header_span(first: &[u8], file_length: u64, limits: &Limits) -> Result<Ra
     let Some(end) = end else {
         return Err(
             Error::new(ErrorKind::HeaderPastEof, "the file ends inside its header")
-                .with("expected", length + PREFIX)
+                .with("expected", u128::from(length) + u128::from(PREFIX))
                 .with("actual", file_length)
                 .hint("the file is cut short: fetch it again"),
         );

@@ -193,7 +193,7 @@ fn incomplete(set: &Set<'_>) -> Error {
     let count = set.total - set.numbers.len() as u64;
     let Set {
         name,
-        total,
+        total_text,
         digits,
         ..
     } = set;
