@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::cuda::Platform;
-use crate::error::Result;
-use crate::load::{self, Loaded, Request, Staging};
+use crate::error::{Error, Result};
+use crate::load::{self, From, Loaded, Request, Staging};
 use crate::memory::Quarantine;
 use crate::options::Options;
 use crate::plan::{self, Plan};
 use crate::report::Quarantined;
-use crate::source::{Model, OpenOptions};
+use crate::source::Model;
 
 /// Owns what outlives one load: the driver and its contexts, the ring of staging memory with
 /// its budget, and what it remembers of failures. One is enough for a process; loads from
@@ -63,7 +63,9 @@ impl Loader {
     /// of the request matches no tensor; `Changed` if a file changed meanwhile; `Cancelled`.
     pub fn load(&self, path: impl AsRef<Path>, request: Request<'_>) -> Result<Loaded> {
         let path = path.as_ref();
-        load::load(self, &|options: &OpenOptions| Model::open(path, options).map(Arc::new), request)
+        // A path that leads nowhere is not worth starting a driver for.
+        std::fs::metadata(path).map_err(|error| Error::io(error, "find the model", path.display()))?;
+        load::load(self, From::Path(path), request)
     }
 
     /// Loads from a model that is open. `seconds.open` and `total` count its opening too.
@@ -72,7 +74,7 @@ impl Loader {
     ///
     /// As [`load`](Self::load).
     pub fn load_model(&self, model: &Arc<Model>, request: Request<'_>) -> Result<Loaded> {
-        load::load(self, &|_: &OpenOptions| Ok(model.clone()), request)
+        load::load(self, From::Opened(model), request)
     }
 
     /// The plan that a load of these tensors would follow in `blocks`, without loading.
@@ -85,7 +87,7 @@ impl Loader {
         let threads = request.reading_threads_or(&self.options);
         let readers = crate::route::readers(threads, crate::system::processors());
         let bytes = load::bytes_of(model, &wanted);
-        let geometry = plan::Geometry::new(&self.options, self.options.staging_budget, bytes, readers)?;
+        let geometry = plan::Geometry::new(&self.options, self.options.staging_budget(), bytes, readers)?;
         Ok(plan::build(model.index(), &load::storages_of(model, &wanted), geometry.block_size, geometry.piece_size))
     }
 

@@ -26,13 +26,9 @@ pub(super) fn read(json: &[u8], limits: &Limits) -> Result<Header, Error> {
         failure: Failure::default(),
     };
     let mut json = serde_json::Deserializer::from_str(text);
-    if let Err(error) = TopLevel(&mut state)
-        .deserialize(&mut json)
-        .and_then(|()| json.end())
-    {
-        let error = state.failure.or(error, || {
-            invalid("the header is not what the format asks for")
-        });
+    if let Err(error) = TopLevel(&mut state).deserialize(&mut json).and_then(|()| json.end()) {
+        let error =
+            state.failure.or(error, || invalid("the header is not what the format asks for"));
         return Err(match state.place {
             Some((key, name)) => error.with(key, name),
             None => error,
@@ -40,10 +36,7 @@ pub(super) fn read(json: &[u8], limits: &Limits) -> Result<Header, Error> {
     }
     refuse_duplicates(&state.header.entries)?;
     // Stable, and linear where the header already has this order, as most do.
-    state
-        .header
-        .entries
-        .sort_by_key(|entry| (entry.begin, entry.end));
+    state.header.entries.sort_by_key(|entry| (entry.begin, entry.end));
     Ok(state.header)
 }
 
@@ -55,15 +48,10 @@ fn invalid(message: &str) -> Error {
 fn text(json: &[u8]) -> Result<&str, Error> {
     // One pass over all of it is faster than a check of each string.
     let text = std::str::from_utf8(json).map_err(|error| {
-        invalid("the header is not UTF-8")
-            .with("column", error.valid_up_to() + 1)
-            .because(error)
+        invalid("the header is not UTF-8").with("column", error.valid_up_to() + 1).because(error)
     })?;
     if !text.starts_with('{') {
-        let actual = text
-            .chars()
-            .next()
-            .map_or_else(String::new, |c| format!("{c:?}"));
+        let actual = text.chars().next().map_or_else(String::new, |c| format!("{c:?}"));
         return Err(invalid("the header does not begin with a brace").with("actual", actual));
     }
     let text = text.trim_end_matches(' ');
@@ -71,10 +59,8 @@ fn text(json: &[u8]) -> Result<&str, Error> {
         Some('}') => Ok(text),
         last => {
             let actual = last.map_or_else(String::new, |c| format!("{c:?}"));
-            Err(
-                invalid("the header does not end with a brace and then only spaces")
-                    .with("actual", actual),
-            )
+            Err(invalid("the header does not end with a brace and then only spaces")
+                .with("actual", actual))
         }
     }
 }
@@ -128,13 +114,7 @@ impl<'de> Visitor<'de> for TopLevel<'_, '_> {
             let name = Box::<str>::from(name);
             match read_entry(state, &mut map) {
                 Ok((dtype, shape, begin, end)) => {
-                    state.header.entries.push(Entry {
-                        name,
-                        dtype,
-                        shape,
-                        begin,
-                        end,
-                    });
+                    state.header.entries.push(Entry { name, dtype, shape, begin, end });
                 }
                 Err(error) => {
                     state.place = Some(("tensor", name));
@@ -174,31 +154,19 @@ fn read_entry<'de, A: MapAccess<'de>>(
 /// Checks that a tensor's range has the length that its shape asks for.
 fn check(dtype: &Dtype, shape: &[u64], begin: u64, end: u64) -> Result<(), Error> {
     let Some(actual) = end.checked_sub(begin) else {
-        return Err(
-            Error::new(ErrorKind::Reversed, "a tensor ends before it begins")
-                .with("offset", format_args!("{begin}..{end}")),
-        );
+        return Err(Error::new(ErrorKind::Reversed, "a tensor ends before it begins")
+            .with("offset", format_args!("{begin}..{end}")));
     };
     let about = |kind, message| {
-        Error::new(kind, message)
-            .with("dtype", dtype)
-            .with("shape", format_args!("{shape:?}"))
+        Error::new(kind, message).with("dtype", dtype).with("shape", format_args!("{shape:?}"))
     };
-    let overflow = || {
-        about(
-            ErrorKind::Overflow,
-            "a tensor's shape is too large to be a size",
-        )
-    };
+    let overflow = || about(ErrorKind::Overflow, "a tensor's shape is too large to be a size");
     let elements = elements(shape).ok_or_else(overflow)?;
     let Some(layout) = dtype.layout() else {
         return Ok(());
     };
     if !elements.is_multiple_of(u64::from(layout.elements)) {
-        return Err(about(
-            ErrorKind::Misaligned,
-            "a tensor does not end at a byte boundary",
-        ));
+        return Err(about(ErrorKind::Misaligned, "a tensor does not end at a byte boundary"));
     }
     let expected = dtype.bytes_for(elements).ok_or_else(overflow)?;
     if expected != actual {
@@ -236,19 +204,14 @@ fn elements(shape: &[u64]) -> Option<u64> {
 /// hash is keyed at random, so that nobody can choose names that collide.
 fn refuse_duplicates(entries: &[Entry]) -> Result<(), Error> {
     let hasher = RandomState::new();
-    let mut hashes: Vec<(u64, usize)> = entries
-        .iter()
-        .enumerate()
-        .map(|(i, entry)| (hasher.hash_one(&*entry.name), i))
-        .collect();
+    let mut hashes: Vec<(u64, usize)> =
+        entries.iter().enumerate().map(|(i, entry)| (hasher.hash_one(&*entry.name), i)).collect();
     hashes.sort_unstable();
     let mut duplicate: Option<(usize, usize)> = None;
     for same_hash in hashes.chunk_by(|a, b| a.0 == b.0) {
         for (position, &(_, second)) in same_hash.iter().enumerate().skip(1) {
             let earlier = &same_hash[..position];
-            let first = earlier
-                .iter()
-                .find(|(_, i)| entries[*i].name == entries[second].name);
+            let first = earlier.iter().find(|(_, i)| entries[*i].name == entries[second].name);
             if let Some(&(_, first)) = first {
                 // The one that a reader of the header meets first, whatever the hashes.
                 if duplicate.is_none_or(|(_, known)| second < known) {
@@ -262,16 +225,10 @@ fn refuse_duplicates(entries: &[Entry]) -> Result<(), Error> {
         return Ok(());
     };
     let show = |entry: &Entry| format!("{} {}..{}", entry.dtype, entry.begin, entry.end);
-    Err(Error::new(
-        ErrorKind::DuplicateTensor,
-        "a tensor stands twice in the header",
-    )
-    .with("tensor", &entries[second].name)
-    .with("expected", "one entry")
-    .with(
-        "actual",
-        format_args!("{} and {}", show(&entries[first]), show(&entries[second])),
-    ))
+    Err(Error::new(ErrorKind::DuplicateTensor, "a tensor stands twice in the header")
+        .with("tensor", &entries[second].name)
+        .with("expected", "one entry")
+        .with("actual", format_args!("{} and {}", show(&entries[first]), show(&entries[second]))))
 }
 
 /// An entry: the fields of one tensor.
@@ -298,13 +255,9 @@ impl<'de> Visitor<'de> for EntryFields<'_, '_> {
         let mut others: BTreeSet<Cow<'de, str>> = BTreeSet::new();
         while let Some(key) = map.next_key_seed(Text)? {
             let first = match &*key {
-                "dtype" => dtype
-                    .replace(map.next_value_seed(DtypeName(state))?)
-                    .is_none(),
+                "dtype" => dtype.replace(map.next_value_seed(DtypeName(state))?).is_none(),
                 "shape" => shape.replace(map.next_value_seed(Shape(state))?).is_none(),
-                "data_offsets" => offsets
-                    .replace(map.next_value_seed(Offsets(state))?)
-                    .is_none(),
+                "data_offsets" => offsets.replace(map.next_value_seed(Offsets(state))?).is_none(),
                 _ => {
                     map.next_value_seed(Skip)?;
                     others.insert(key.clone())
@@ -364,12 +317,7 @@ impl<'de> Visitor<'de> for Shape<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u64>, A::Error> {
-        let State {
-            limits,
-            dims,
-            failure,
-            ..
-        } = self.0;
+        let State { limits, dims, failure, .. } = self.0;
         dims.clear();
         while let Some(dim) = seq.next_element()? {
             if dims.len() as u64 >= limits.rank {
@@ -416,10 +364,7 @@ impl<'de> Visitor<'de> for Offsets<'_, '_> {
             _ => {
                 let count = u64::from(begin.is_some()) + u64::from(end.is_some()) + more;
                 let error = invalid("data_offsets are not two numbers");
-                Err(self
-                    .0
-                    .failure
-                    .stop(error.with("expected", 2).with("actual", count)))
+                Err(self.0.failure.stop(error.with("expected", 2).with("actual", count)))
             }
         }
     }
@@ -458,10 +403,8 @@ impl<'de> Visitor<'de> for Metadata<'_, '_> {
                 }
             };
             if state.header.metadata.contains_key(&*key) {
-                let error = Error::new(
-                    ErrorKind::DuplicateMetadata,
-                    "a key stands twice in the metadata",
-                );
+                let error =
+                    Error::new(ErrorKind::DuplicateMetadata, "a key stands twice in the metadata");
                 return Err(state.failure.stop(error.with("key", key)));
             }
             state.header.metadata.insert(key.into_owned(), value);

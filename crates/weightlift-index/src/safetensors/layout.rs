@@ -19,13 +19,10 @@ pub(super) fn check(entries: &mut [Entry], data_start: u64, file_length: u64) ->
     }
     let data_length = file_length.saturating_sub(data_start);
     if covered < data_length {
-        let error = Error::new(
-            ErrorKind::TrailingBytes,
-            "the file goes on after its last tensor",
-        )
-        .with("bytes", data_length - covered)
-        .with("expected", data_start + covered)
-        .with("actual", file_length);
+        let error = Error::new(ErrorKind::TrailingBytes, "the file goes on after its last tensor")
+            .with("bytes", data_length - covered)
+            .with("expected", data_start + covered)
+            .with("actual", file_length);
         return Err(match before {
             Some(last) => error.with("tensor", &last.name),
             None => error,
@@ -39,9 +36,7 @@ pub(super) fn check(entries: &mut [Entry], data_start: u64, file_length: u64) ->
             .with("actual", file_length)
             .hint("the file is cut short: fetch it again");
         return Err(match entries.get(cut) {
-            Some(entry) => error
-                .with("tensor", &entry.name)
-                .with("offset", range(entry)),
+            Some(entry) => error.with("tensor", &entry.name).with("offset", range(entry)),
             None => error,
         });
     }
@@ -66,9 +61,7 @@ fn misplaced(entry: &Entry, before: Option<&Entry>, covered: u64) -> Error {
         .with("expected", covered)
         .with("actual", entry.begin);
     match before {
-        Some(before) => error
-            .with("other", &before.name)
-            .with("other_offset", range(before)),
+        Some(before) => error.with("other", &before.name).with("other_offset", range(before)),
         None => error,
     }
 }

@@ -1,7 +1,6 @@
 //! Where tensors are: host memory, or a CUDA device's.
 
 pub(crate) mod cuda;
-pub(crate) mod host;
 
 use std::any::Any;
 use std::fmt;

@@ -8,7 +8,8 @@ mod staging;
 mod start;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use weightlift_index::TensorInfo;
 
@@ -21,7 +22,7 @@ use crate::options::{Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
 use crate::report::{Bytes, Fallback, Quarantined, Report, SourceReport};
 use crate::route::{self, End, Job, Measures, Staged, Stop, Targets};
-use crate::source::{Model, OpenOptions};
+use crate::source::Model;
 use crate::system;
 use crate::tensor::Tensor;
 
@@ -52,10 +53,16 @@ impl Loaded {
     }
 }
 
-/// Opens a model and loads from it.
+/// What to load from.
+pub(crate) enum From<'a> {
+    Path(&'a Path),
+    Opened(&'a Arc<Model>),
+}
+
+/// Opens the model, if it is not open, and loads from it.
 pub(crate) fn load(
     loader: &Loader,
-    open: &dyn Fn(&OpenOptions) -> Result<Arc<Model>>,
+    from: From<'_>,
     mut request: Request<'_>,
 ) -> Result<Loaded> {
     let started = Instant::now();
@@ -66,14 +73,15 @@ pub(crate) fn load(
     route::choose(start.id(), asked_route, threads)?;
 
     // While the driver starts: open, plan, and have the kernel give the staging memory.
-    let model = open(&request.open)?;
-    // Opened before the call or in it, once it counts.
-    let open_before = model.open_time().saturating_sub(started.elapsed());
+    let (model, opened_before) = match from {
+        From::Path(path) => (Arc::new(Model::open(path, &request.open)?), Duration::ZERO),
+        From::Opened(model) => (model.clone(), model.open_time()),
+    };
     let readers = route::readers(threads, system::processors());
     let wanted = select(&model, request.patterns())?;
     let bytes = bytes_of(&model, &wanted);
     let need = Need { options, bytes, readers, quarantine: &loader.quarantine };
-    let geometry = Geometry::new(options, options.staging_budget, bytes, readers)?;
+    let geometry = Geometry::new(options, options.staging_budget(), bytes, readers)?;
     let planning = Instant::now();
     let build = |block_size, piece_size| {
         plan::build(model.index(), &storages_of(&model, &wanted), block_size, piece_size)
@@ -148,7 +156,7 @@ pub(crate) fn load(
         _ => 0.0,
     };
     let tensors = tensors(model.index().tensors.as_slice(), &wanted, &numbers, &locations);
-    seconds.total = (started.elapsed() + open_before).as_secs_f64();
+    seconds.total = (started.elapsed() + opened_before).as_secs_f64();
     let counted = (seconds.total - seconds.driver_wait).max(f64::MIN_POSITIVE);
     report.bytes_per_second = report.bytes.delivered as f64 / counted;
     tracing::info!(
@@ -282,7 +290,7 @@ impl Conductor<'_, '_> {
                 on_event(event);
             }
         };
-        let mut ready = |storage: usize, tell: &mut dyn FnMut(Event<'_>)| {
+        let ready = |storage: usize, tell: &mut dyn FnMut(Event<'_>)| {
             by_storage[storage].iter().for_each(|tensor| tell(Event::Ready { tensor }));
         };
         for (storage, _) in left.iter().enumerate().filter(|(_, bytes)| **bytes == 0) {

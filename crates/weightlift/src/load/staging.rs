@@ -71,8 +71,8 @@ impl Staging {
         }
         let (mut budget, mut why) = match kept.limit.clone() {
             Some((0, reason)) => return Ok(Pinning::Failed(pin_failed(&reason, "an earlier load"))),
-            Some((bytes, reason)) => (bytes.min(need.options.staging_budget), Some(reason)),
-            None => (need.options.staging_budget, None),
+            Some((bytes, reason)) => (bytes.min(need.options.staging_budget()), Some(reason)),
+            None => (need.options.staging_budget(), None),
         };
         if let Some(ring) = kept.reuse(&need.geometry(budget)?) {
             return Ok(Pinning::Pinned(ring, why));
@@ -107,7 +107,7 @@ impl Staging {
     /// Staging memory that is not pinned.
     pub(crate) fn pageable(&self, need: &Need<'_>, ready: Option<Ring>) -> Result<Arc<Ring>> {
         let mut kept = lock(&self.pageable);
-        let geometry = need.geometry(need.options.staging_budget)?;
+        let geometry = need.geometry(need.options.staging_budget())?;
         if let Some(ring) = kept.reuse(&geometry) {
             return Ok(ring);
         }

@@ -19,7 +19,7 @@ pub use place::Place;
 pub(crate) use place::{Memory, Writer};
 #[cfg(target_os = "linux")]
 pub(crate) use region_linux::Region;
-pub(crate) use ring::{FilledBlock, InFlight, OpenBlock, Ring, SubmitError};
+pub(crate) use ring::{InFlight, OpenBlock, Ring, SubmitError};
 
 /// A range of host memory that is read by a copy. Valid for as long as whoever handed it out
 /// says; it carries no lifetime, since the driver knows none.

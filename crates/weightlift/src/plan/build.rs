@@ -38,8 +38,8 @@ impl Geometry {
         // block needs no more than its own size: one page more, because its first byte keeps
         // its place within a page.
         let whole = whole_pages(bytes.saturating_add(PAGE as u64 - 1)).saturating_add(PAGE as u64);
-        let block_size = options.block_size.min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
-        let piece_size = options.piece_size.min(block_size);
+        let block_size = options.block_size().min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
+        let piece_size = options.piece_size().min(block_size);
         let needed = bytes.div_ceil(block_size).saturating_add(1);
         let blocks = (budget / block_size).min(needed.max(1));
         // With fewer pieces in the ring than readers some would never have a place to read

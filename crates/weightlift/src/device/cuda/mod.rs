@@ -9,4 +9,4 @@ mod driver;
 mod memory;
 
 pub(crate) use context::CudaDevice;
-pub(crate) use driver::{Platform, forked};
+pub(crate) use driver::Platform;
