@@ -64,7 +64,8 @@ impl Loader {
     pub fn load(&self, path: impl AsRef<Path>, request: Request<'_>) -> Result<Loaded> {
         let path = path.as_ref();
         // A path that leads nowhere is not worth starting a driver for.
-        std::fs::metadata(path).map_err(|error| Error::io(error, "find the model", path.display()))?;
+        std::fs::metadata(path)
+            .map_err(|error| Error::io(error, "find the model", path.display()))?;
         load::load(self, From::Path(path), request)
     }
 
@@ -87,8 +88,14 @@ impl Loader {
         let threads = request.reading_threads_or(&self.options);
         let readers = crate::route::readers(threads, crate::system::processors());
         let bytes = load::bytes_of(model, &wanted);
-        let geometry = plan::Geometry::new(&self.options, self.options.staging_budget(), bytes, readers)?;
-        Ok(plan::build(model.index(), &load::storages_of(model, &wanted), geometry.block_size, geometry.piece_size))
+        let geometry =
+            plan::Geometry::new(&self.options, self.options.staging_budget(), bytes, readers)?;
+        Ok(plan::build(
+            model.index(),
+            &load::storages_of(model, &wanted),
+            geometry.block_size,
+            geometry.piece_size,
+        ))
     }
 
     /// Gives back the staging memory and the contexts that no tensor needs. The next load
@@ -136,4 +143,3 @@ pub fn default_loader() -> &'static Loader {
     static DEFAULT: std::sync::LazyLock<Loader> = std::sync::LazyLock::new(Loader::default);
     &DEFAULT
 }
-

@@ -68,7 +68,11 @@ impl ReadingThreads {
     /// `count` threads, 0 to 64. An error of kind `InvalidOption` otherwise.
     pub fn new(count: u8) -> Result<Self> {
         if count > Self::MAX {
-            return Err(refused("reading_threads", &count.to_string(), "auto or a whole number from 0 to 64"));
+            return Err(refused(
+                "reading_threads",
+                &count.to_string(),
+                "auto or a whole number from 0 to 64",
+            ));
         }
         Ok(Self(Some(count)))
     }
@@ -181,7 +185,11 @@ impl Options {
     /// `InvalidOption` and leaves the earlier value.
     pub fn set_staging_budget(&mut self, bytes: u64) -> Result<()> {
         if bytes < 2 * SMALLEST_BLOCK {
-            return Err(refused("staging_budget", &bytes.to_string(), "at least two blocks of 4 KiB"));
+            return Err(refused(
+                "staging_budget",
+                &bytes.to_string(),
+                "at least two blocks of 4 KiB",
+            ));
         }
         self.staging_budget = bytes;
         Ok(())
@@ -401,9 +409,15 @@ mod tests {
     #[test]
     fn a_refused_value_leaves_the_earlier_one() {
         let refused: [(&str, &[&str]); 6] = [
-            ("device", &["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "CUDA", "cuda:4294967296"]),
+            (
+                "device",
+                &["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "CUDA", "cuda:4294967296"],
+            ),
             ("route", &["", "Pinned", "gds2", "auto "]),
-            ("reading_threads", &["", "65", "256", "-1", "+1", "1.0", "four", "18446744073709551616"]),
+            (
+                "reading_threads",
+                &["", "65", "256", "-1", "+1", "1.0", "four", "18446744073709551616"],
+            ),
             ("block_size", &["0", "1000", "4097", "2GiB", "16Mi", "-4096", "1e6"]),
             ("piece_size", &["0", "100", "99999999999999999999"]),
             ("staging_budget", &["0", "8191", "20000000TiB", "x"]),

@@ -135,6 +135,13 @@ impl Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({:?}, {}, {:?}, {})", self.name, self.dtype.name(), self.shape, self.device())
+        write!(
+            f,
+            "Tensor({:?}, {}, {:?}, {})",
+            self.name,
+            self.dtype.name(),
+            self.shape,
+            self.device()
+        )
     }
 }

@@ -68,7 +68,11 @@ pub(crate) trait CopyQueue: fmt::Debug + Send + Sync {
 
     /// Starts copies out of `source`, whose bytes stay as they are until the completion says
     /// that the copies are over.
-    fn submit(&self, source: HostRange, copies: &[DeviceCopy]) -> Result<Arc<dyn Completion>, SubmitError>;
+    fn submit(
+        &self,
+        source: HostRange,
+        copies: &[DeviceCopy],
+    ) -> Result<Arc<dyn Completion>, SubmitError>;
 
     /// Waits until every copy submitted so far is over. An error: that cannot be known.
     fn drain(&self) -> Result<()>;

@@ -85,7 +85,10 @@ impl Destination {
         if self.device != device {
             refuse(&format!("the destination is not on {device}"))
         } else if self.length < wanted.length {
-            refuse(&format!("the destination is shorter than the {} bytes of its storage", wanted.length))
+            refuse(&format!(
+                "the destination is shorter than the {} bytes of its storage",
+                wanted.length
+            ))
         } else if self.address == 0 && wanted.length > 0 {
             refuse("the destination's address is 0")
         } else if self.address.checked_add(self.length).is_none() {
@@ -136,7 +139,11 @@ pub(crate) fn provide_on(
             wait_for(event)?;
         }
         let (device, pointer) = (device.clone(), destination.address);
-        targets.provide(DeviceMemory { device, pointer, keep: Arc::new(Theirs(destination.keep_alive)) });
+        targets.provide(DeviceMemory {
+            device,
+            pointer,
+            keep: Arc::new(Theirs(destination.keep_alive)),
+        });
     }
     Ok(())
 }
@@ -192,7 +199,8 @@ impl HostTargets {
             let destination = provide(storage)?;
             destination.check(storage, DeviceId::Host)?;
             let length = storage.length as usize;
-            let pointer = NonNull::new(destination.address as *mut u8).unwrap_or(NonNull::dangling());
+            let pointer =
+                NonNull::new(destination.address as *mut u8).unwrap_or(NonNull::dangling());
             // SAFETY: the contract of `Destination::new`; checked to be long enough.
             writers.push(unsafe { Writer::new(pointer, length) });
             // SAFETY: the same contract.
@@ -206,7 +214,8 @@ impl HostTargets {
     pub(crate) fn places(&mut self, plan: &Plan) -> Result<Vec<VecDeque<Place>>> {
         let keep: Arc<dyn Any + Send + Sync> =
             Arc::new(self.memories.iter().map(Memory::keep).collect::<Vec<_>>());
-        let misfit = || Error::new(ErrorKind::Internal, "the plan's pieces and copies do not match");
+        let misfit =
+            || Error::new(ErrorKind::Internal, "the plan's pieces and copies do not match");
         let mut all = Vec::with_capacity(plan.blocks.len());
         for block in 0..plan.blocks.len() {
             let mut copies = plan.copies_of(block).iter().map(|copy| (copy.storage, copy.length));
@@ -249,7 +258,10 @@ fn lay_out(storages: &[PlannedStorage], alignment: u64) -> Result<(Vec<u64>, u64
         let start = end.checked_next_multiple_of(alignment);
         let next = start.and_then(|start| Some((start, start.checked_add(storage.length)?)));
         let Some((start, next)) = next else {
-            return Err(Error::new(ErrorKind::OutOfHostMemory, "the tensors do not fit 64-bit addresses"));
+            return Err(Error::new(
+                ErrorKind::OutOfHostMemory,
+                "the tensors do not fit 64-bit addresses",
+            ));
         };
         offsets.push(start);
         end = next;
@@ -264,11 +276,18 @@ mod tests {
     #[test]
     fn storages_start_aligned_and_do_not_overlap() {
         let lengths = [0, 1, 256, 255, 0, 1000];
-        let storages: Vec<_> = (0..).map(StorageId).zip(lengths).map(|(id, length)| PlannedStorage { id, length }).collect();
+        let storages: Vec<_> = (0..)
+            .map(StorageId)
+            .zip(lengths)
+            .map(|(id, length)| PlannedStorage { id, length })
+            .collect();
         let (offsets, bytes) = lay_out(&storages, 256).unwrap();
         assert_eq!(offsets, [0, 0, 256, 512, 768, 768]);
         assert_eq!(bytes, 1768);
-        let huge = [PlannedStorage { id: StorageId(0), length: u64::MAX }, PlannedStorage { id: StorageId(1), length: 1 }];
+        let huge = [
+            PlannedStorage { id: StorageId(0), length: u64::MAX },
+            PlannedStorage { id: StorageId(1), length: 1 },
+        ];
         assert!(lay_out(&huge, 256).is_err());
     }
 }

@@ -7,8 +7,8 @@ mod select;
 mod staging;
 mod start;
 
-use std::sync::Arc;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weightlift_index::TensorInfo;
@@ -60,11 +60,7 @@ pub(crate) enum From<'a> {
 }
 
 /// Opens the model, if it is not open, and loads from it.
-pub(crate) fn load(
-    loader: &Loader,
-    from: From<'_>,
-    mut request: Request<'_>,
-) -> Result<Loaded> {
+pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) -> Result<Loaded> {
     let started = Instant::now();
     let mut report = Report { schema: 1, ..Report::default() };
     let options = loader.options();
@@ -107,7 +103,8 @@ pub(crate) fn load(
     let numbers = select::plan_numbers(model.index(), &plan);
     let by_storage = select::tensors_by_storage(model.index(), &wanted, &numbers);
     let stop = Stop::new(&cancelled);
-    let mut conductor = Conductor { model: &model, request: &mut request, by_storage: &by_storage, id };
+    let mut conductor =
+        Conductor { model: &model, request: &mut request, by_storage: &by_storage, id };
     let (locations, route, measures, delivered) = match device {
         None => {
             report.decide("route", route, why);
@@ -118,7 +115,8 @@ pub(crate) fn load(
         }
         Some(device) => {
             let pinning = Instant::now();
-            let (route, ring) = stage(loader, &need, &device, route, asked_route, ready, &mut report)?;
+            let (route, ring) =
+                stage(loader, &need, &device, route, asked_route, ready, &mut report)?;
             report.seconds.pin = pinning.elapsed().as_secs_f64();
             report.decide("route", route, why);
             if ring.block_size() != plan.block_size {
@@ -140,10 +138,8 @@ pub(crate) fn load(
     }
 
     count(&mut report, &model, &plan, route, &measures, &delivered);
-    report.quarantined = Quarantined {
-        bytes: loader.quarantine.bytes(),
-        handles: loader.quarantine.handles(),
-    };
+    report.quarantined =
+        Quarantined { bytes: loader.quarantine.bytes(), handles: loader.quarantine.handles() };
     report.skipped_tensors = model.index().skipped_tensors;
     let since = |instant: Option<Instant>| {
         instant.map_or(0.0, |instant| instant.duration_since(started).as_secs_f64())
@@ -370,7 +366,9 @@ fn count(
         report.bytes.planned += bytes.planned;
         report.bytes.read += bytes.read;
         report.bytes.delivered += bytes.delivered;
-        report.sources.push(SourceReport { name: model.sources()[source].name().to_owned(), bytes });
+        report
+            .sources
+            .push(SourceReport { name: model.sources()[source].name().to_owned(), bytes });
     }
     report.routes.insert(route.to_string(), report.bytes.delivered);
     report.reads.insert(crate::read::Kind::Buffered.name().to_owned(), report.bytes.read);

@@ -99,7 +99,10 @@ impl<'a> Request<'a> {
 
     /// Memory of the caller's: asked for once per storage, on the calling thread, in the order
     /// in which the bytes arrive. Without it weightlift allocates.
-    pub fn destinations(mut self, provide: impl FnMut(&Wanted<'_>) -> Result<Destination> + 'a) -> Self {
+    pub fn destinations(
+        mut self,
+        provide: impl FnMut(&Wanted<'_>) -> Result<Destination> + 'a,
+    ) -> Self {
         self.provide = Some(Box::new(provide));
         self
     }

@@ -70,7 +70,9 @@ impl Staging {
             kept.limit = None;
         }
         let (mut budget, mut why) = match kept.limit.clone() {
-            Some((0, reason)) => return Ok(Pinning::Failed(pin_failed(&reason, "an earlier load"))),
+            Some((0, reason)) => {
+                return Ok(Pinning::Failed(pin_failed(&reason, "an earlier load")));
+            }
             Some((bytes, reason)) => (bytes.min(need.options.staging_budget()), Some(reason)),
             None => (need.options.staging_budget(), None),
         };

@@ -69,7 +69,8 @@ impl Start {
             let _ = sender.send((device, began.elapsed()));
         };
         let thread = std::thread::Builder::new().name("weightlift-driver".to_owned()).spawn(start);
-        let thread = thread.map_err(|error| Error::io(error, "start a thread for the driver", ""))?;
+        let thread =
+            thread.map_err(|error| Error::io(error, "start a thread for the driver", ""))?;
         decide(report, ordinal, device);
         Ok(Self::Starting(Starting { ordinal, may_be_host, thread: Some(thread), result }))
     }

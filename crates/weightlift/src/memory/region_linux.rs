@@ -63,7 +63,8 @@ impl Region {
             // then small ones serve as well, slower.
             let _ = unsafe { mm::madvise(begin, length, Advice::LinuxHugepage) };
         }
-        let pointer = NonNull::new(begin.cast()).ok_or_else(|| refused(&"the kernel gave address 0"))?;
+        let pointer =
+            NonNull::new(begin.cast()).ok_or_else(|| refused(&"the kernel gave address 0"))?;
         Ok(Self { pointer, length })
     }
 

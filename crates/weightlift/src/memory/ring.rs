@@ -114,7 +114,8 @@ impl Drop for Ring {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        let unpinned = self.registration.as_mut().is_none_or(|registration| registration.unregister());
+        let unpinned =
+            self.registration.as_mut().is_none_or(|registration| registration.unregister());
         if unpinned && !*self.may_be_read.get_mut() {
             // SAFETY: the region is not used after this: the drop of its owner is under way.
             unsafe { ManuallyDrop::drop(&mut self.region) };
@@ -181,7 +182,9 @@ impl OpenBlock {
     pub(crate) fn seal(self) -> Result<FilledBlock> {
         match Arc::try_unwrap(self.hold) {
             Ok(hold) => Ok(FilledBlock { hold }),
-            Err(_) => Err(Error::new(ErrorKind::Internal, "a block was sealed while it was being filled")),
+            Err(_) => {
+                Err(Error::new(ErrorKind::Internal, "a block was sealed while it was being filled"))
+            }
         }
     }
 }

@@ -134,7 +134,9 @@ impl Slots {
         let completion = {
             let state = lock(&self.state);
             match &state.slots[submission.slot] {
-                Slot::InFlight { submission: number, completion } if *number == submission.number => {
+                Slot::InFlight { submission: number, completion }
+                    if *number == submission.number =>
+                {
                     completion.clone()
                 }
                 Slot::Quarantined => return Err(lost()),
@@ -196,7 +198,8 @@ impl State {
     /// The copy is over, or nobody can know; of those who waited for it the first one acts.
     fn end(&mut self, submission: Submission, over: bool) {
         let current = &self.slots[submission.slot];
-        if matches!(current, Slot::InFlight { submission: number, .. } if *number == submission.number) {
+        if matches!(current, Slot::InFlight { submission: number, .. } if *number == submission.number)
+        {
             let next = if over { Slot::Free } else { Slot::Quarantined };
             self.set(submission.slot, next);
         }

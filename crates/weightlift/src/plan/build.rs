@@ -29,16 +29,20 @@ impl Geometry {
     /// An error of kind `InvalidOption` if the budget is below two blocks of 4 KiB.
     pub fn new(options: &Options, budget: u64, bytes: u64, readers: usize) -> Result<Self> {
         if budget < 2 * SMALLEST_BLOCK {
-            return Err(Error::new(ErrorKind::InvalidOption, "the staging budget is below two blocks")
-                .with("option", "staging_budget")
-                .with("value", budget)
-                .with("wanted", 2 * SMALLEST_BLOCK));
+            return Err(Error::new(
+                ErrorKind::InvalidOption,
+                "the staging budget is below two blocks",
+            )
+            .with("option", "staging_budget")
+            .with("value", budget)
+            .with("wanted", 2 * SMALLEST_BLOCK));
         }
         // Two blocks at least: one is filled while the other is copied. A model smaller than a
         // block needs no more than its own size: one page more, because its first byte keeps
         // its place within a page.
         let whole = whole_pages(bytes.saturating_add(PAGE as u64 - 1)).saturating_add(PAGE as u64);
-        let block_size = options.block_size().min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
+        let block_size =
+            options.block_size().min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
         let piece_size = options.piece_size().min(block_size);
         let needed = bytes.div_ceil(block_size).saturating_add(1);
         let blocks = (budget / block_size).min(needed.max(1));
@@ -112,7 +116,12 @@ impl Builder {
             let room = self.plan.block_size - block_offset;
             let step = room.min(length - done);
             self.read(source, offset + done, step, block_offset);
-            self.plan.copies.push(Copy { block_offset, length: step, storage: number, storage_offset: done });
+            self.plan.copies.push(Copy {
+                block_offset,
+                length: step,
+                storage: number,
+                storage_offset: done,
+            });
             self.used = block_offset + step;
             self.bytes += step;
             done += step;
@@ -160,7 +169,13 @@ impl Builder {
                 {
                     last.length += step;
                 }
-                _ => self.plan.pieces.push(Piece { block, source, offset, length: step, block_offset }),
+                _ => self.plan.pieces.push(Piece {
+                    block,
+                    source,
+                    offset,
+                    length: step,
+                    block_offset,
+                }),
             }
             offset += step;
             block_offset += step;

@@ -30,7 +30,10 @@ impl fmt::Display for Plan {
                 writeln!(
                     f,
                     "  copy {} +{} to storage {} at {}",
-                    copy.block_offset, copy.length, self.storages[copy.storage].id.0, copy.storage_offset
+                    copy.block_offset,
+                    copy.length,
+                    self.storages[copy.storage].id.0,
+                    copy.storage_offset
                 )?;
             }
         }

@@ -49,11 +49,15 @@ impl<'a> Positional<'a> {
                     retries = 0;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && retries < MOST_RETRIES => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && retries < MOST_RETRIES =>
+                {
                     std::thread::sleep(Duration::from_millis(1 << retries.min(9)));
                     retries += 1;
                 }
-                Err(error) if error.kind() == io::ErrorKind::StaleNetworkFileHandle && !reopened => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::StaleNetworkFileHandle && !reopened =>
+                {
                     // The file was replaced on the server. Opening it again compares what it
                     // is now with what it was: only the same file is read on.
                     self.open = None;

@@ -51,9 +51,10 @@ pub(crate) fn choose(
         (DeviceId::Cuda(_), RouteChoice::Auto, _) => {
             Ok((Route::Pinned, "copies out of pinned memory run at bus speed"))
         }
-        (DeviceId::Cuda(_), RouteChoice::Forced(Route::Pinned), Some(0)) => {
-            refuse("reading_threads=0 pins nothing", "take 1 to 64 reading threads, or --route pageable")
-        }
+        (DeviceId::Cuda(_), RouteChoice::Forced(Route::Pinned), Some(0)) => refuse(
+            "reading_threads=0 pins nothing",
+            "take 1 to 64 reading threads, or --route pageable",
+        ),
         (DeviceId::Cuda(_), RouteChoice::Forced(Route::Host), _) => {
             refuse("the host route leads to host memory", "take --route pinned or --device host")
         }
@@ -108,7 +109,9 @@ mod tests {
                     match (&chosen, expected) {
                         (Ok((route, _)), Some(expected)) => assert_eq!(*route, expected),
                         (Err(error), None) => assert_eq!(error.kind(), ErrorKind::InvalidRoute),
-                        _ => panic!("{device} {route} {threads}: {chosen:?}, expected {expected:?}"),
+                        _ => {
+                            panic!("{device} {route} {threads}: {chosen:?}, expected {expected:?}")
+                        }
                     }
                 }
             }

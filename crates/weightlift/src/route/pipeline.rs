@@ -71,7 +71,9 @@ impl<'a> Stop<'a> {
 
     fn result(&self) -> Result<()> {
         match lock(&self.error).take() {
-            _ if (self.cancelled)() => Err(Error::new(ErrorKind::Cancelled, "the load was cancelled")),
+            _ if (self.cancelled)() => {
+                Err(Error::new(ErrorKind::Cancelled, "the load was cancelled"))
+            }
             Some(error) => Err(error),
             None => Ok(()),
         }
@@ -244,7 +246,8 @@ impl<'a> Run<'a> {
     /// What a reader does until there is nothing left to take.
     fn work(&self, reader: &mut dyn Reader, submitted: &mut dyn FnMut(Submitted)) {
         let worked = catch_unwind(AssertUnwindSafe(|| self.read_pieces(reader, submitted)));
-        let died = || Error::new(ErrorKind::Internal, "a reader thread died").hint("please report it");
+        let died =
+            || Error::new(ErrorKind::Internal, "a reader thread died").hint("please report it");
         match worked {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.stop.fail(error),
@@ -252,7 +255,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn read_pieces(&self, reader: &mut dyn Reader, submitted: &mut dyn FnMut(Submitted)) -> Result<()> {
+    fn read_pieces(
+        &self,
+        reader: &mut dyn Reader,
+        submitted: &mut dyn FnMut(Submitted),
+    ) -> Result<()> {
         let mut under_way = 0;
         loop {
             while under_way < reader.depth() && !self.stop.is_set() {
@@ -290,7 +297,9 @@ impl<'a> Run<'a> {
         }
         let first = self.plan.blocks[block].pieces.start;
         let place = filling.places.get_mut(number - first).and_then(Option::take);
-        place.ok_or_else(|| Error::new(ErrorKind::Internal, "a piece was taken twice").with("piece", number))
+        place.ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "a piece was taken twice").with("piece", number)
+        })
     }
 
     fn completed(&self, completed: Completed, submitted: &mut dyn FnMut(Submitted)) -> Result<()> {

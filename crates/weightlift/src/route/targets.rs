@@ -50,7 +50,11 @@ impl Targets {
 
     /// The copies of a block with their addresses; waits until its storages have places. What
     /// lies side by side in the block and in one allocation becomes one copy.
-    pub(super) fn copies(&self, planned: &[Copy], stopped: &dyn Fn() -> bool) -> Result<Vec<DeviceCopy>> {
+    pub(super) fn copies(
+        &self,
+        planned: &[Copy],
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<DeviceCopy>> {
         let needed = planned.iter().map(|copy| copy.storage + 1).max().unwrap_or(0);
         let mut provided = lock(&self.provided);
         while *provided < needed {

@@ -65,11 +65,8 @@ impl OpenSource for OpenFile {
 pub(super) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
     let cannot = |error| Error::io(error, "open a file", path.display());
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(nonblocking)
-        .open(path)
-        .map_err(cannot)?;
+    let file =
+        fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
     if metadata.is_file() {
         return Ok((file, metadata));

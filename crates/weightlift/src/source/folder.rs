@@ -71,6 +71,8 @@ impl Folder {
             .with("file", name)
             .with("folder", self.path.display())
             .with("target", real.display())
-            .hint("if you trust the link, allow it with --follow-links (OpenOptions::follow_links)"))
+            .hint(
+                "if you trust the link, allow it with --follow-links (OpenOptions::follow_links)",
+            ))
     }
 }

@@ -58,7 +58,8 @@ impl Model {
         let (index, sources) = if metadata.is_dir() {
             open_folder(path, options)?
         } else if is_shard_index(path) {
-            let folder = Folder::open(path.parent().unwrap_or(Path::new(".")), options.follow_links)?;
+            let folder =
+                Folder::open(path.parent().unwrap_or(Path::new(".")), options.follow_links)?;
             open_index(&folder, path, options)?
         } else {
             // The user named this file: wherever its links lead, it is the one that is meant.
@@ -77,7 +78,11 @@ impl Model {
     pub fn from_parts(index: Index, sources: Vec<Arc<dyn Source>>) -> Result<Self> {
         index.validate()?;
         let same = index.sources.len() == sources.len()
-            && index.sources.iter().zip(&sources).all(|(info, source)| info.length == source.length());
+            && index
+                .sources
+                .iter()
+                .zip(&sources)
+                .all(|(info, source)| info.length == source.length());
         if !same {
             let kind = crate::ErrorKind::Format(weightlift_index::ErrorKind::SizeMismatch);
             return Err(Error::new(kind, "the sources are not those of the index"));
@@ -134,7 +139,8 @@ fn open_index(folder: &Folder, path: &Path, options: &OpenOptions) -> Result<Ope
             .with("option", "index_bytes"));
     }
     let mut json = vec![0; length as usize];
-    read_exact_at(&file, &mut json, 0).map_err(|error| Error::io(error, "read the shard index", &name))?;
+    read_exact_at(&file, &mut json, 0)
+        .map_err(|error| Error::io(error, "read the shard index", &name))?;
     let index = shards::parse_index(&json, &options.limits)
         .map_err(|error| in_file(error, &name.to_string()))?;
     shards::check_present(&index, |shard| folder.has(shard))?;

@@ -156,7 +156,8 @@ impl Drop for Current<'_> {
         let set = self.device.driver.cuCtxSetCurrent;
         // SAFETY: the context was this thread's current one a moment ago. Twice, since there
         // is nobody to whom a failure could be told and a wrong context harms the caller.
-        let restored = unsafe { set(self.previous).is_success() || set(self.previous).is_success() };
+        let restored =
+            unsafe { set(self.previous).is_success() || set(self.previous).is_success() };
         if !restored {
             self.device.quarantine.add_handle();
         }

@@ -131,7 +131,15 @@ impl Stream {
                     function(to, from, lengths, count, &mut attributes, &mut first, 1, stream)
                 }
                 Batch::WithIndex(function) => function(
-                    to, from, lengths, count, &mut attributes, &mut first, 1, &mut failed_at, stream,
+                    to,
+                    from,
+                    lengths,
+                    count,
+                    &mut attributes,
+                    &mut first,
+                    1,
+                    &mut failed_at,
+                    stream,
                 ),
             }
         };
@@ -166,7 +174,11 @@ impl CopyQueue for Stream {
         self.device.check(status, "cuStreamWaitEvent")
     }
 
-    fn submit(&self, source: HostRange, copies: &[DeviceCopy]) -> Result<Arc<dyn Completion>, SubmitError> {
+    fn submit(
+        &self,
+        source: HostRange,
+        copies: &[DeviceCopy],
+    ) -> Result<Arc<dyn Completion>, SubmitError> {
         let nothing_started = |error| SubmitError { error, idle: true };
         let _current = self.device.enter().map_err(nothing_started)?;
         let _submitting = self.submitting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,7 +264,12 @@ pub(super) fn read_back(device: &CudaDevice, pointer: u64, bytes: &mut [u8]) -> 
     // SAFETY: the buffer is valid for writes of its length until the synchronisation below;
     // into memory that is not pinned the copy has ended when the call returns.
     let status = unsafe {
-        (device.driver.cuMemcpyDtoHAsync_v2)(bytes.as_mut_ptr().cast(), pointer, bytes.len(), stream)
+        (device.driver.cuMemcpyDtoHAsync_v2)(
+            bytes.as_mut_ptr().cast(),
+            pointer,
+            bytes.len(),
+            stream,
+        )
     };
     // SAFETY: the default stream always exists.
     let ended = unsafe { (device.driver.cuStreamSynchronize)(stream) };

@@ -63,7 +63,10 @@ impl Platform {
                 return Ok(ordinal);
             }
         }
-        Err(Error::new(ErrorKind::InvalidDevice, "the current CUDA device is not among those shown"))
+        Err(Error::new(
+            ErrorKind::InvalidDevice,
+            "the current CUDA device is not among those shown",
+        ))
     }
 
     /// The device `ordinal`, its primary context retained. The first call initialises the
@@ -88,7 +91,14 @@ impl Platform {
         }
         let handle = self.handle(ordinal)?;
         let name = self.name(handle)?;
-        let device = CudaDevice::retain(self.driver, self.version(), ordinal, handle, name, self.quarantine.clone())?;
+        let device = CudaDevice::retain(
+            self.driver,
+            self.version(),
+            ordinal,
+            handle,
+            name,
+            self.quarantine.clone(),
+        )?;
         let device = Arc::new(device);
         devices.push(device.clone());
         Ok(device)
@@ -178,13 +188,16 @@ pub(super) fn failed(driver: &Driver, status: CuStatus, function: &'static str) 
     };
     match status {
         CuStatus::NO_DEVICE => no_device().with("function", function),
-        CuStatus::NOT_INITIALIZED if function == "cuInit" || FIRST_USER.get().is_some() => forked_error(),
-        CuStatus::OUT_OF_MEMORY => base(ErrorKind::OutOfDeviceMemory, "the CUDA driver is out of memory"),
-        _ if status.is_sticky() => base(
-            ErrorKind::Poisoned,
-            "an error of the device has made the CUDA context unusable",
-        )
-        .hint("start a new process"),
+        CuStatus::NOT_INITIALIZED if function == "cuInit" || FIRST_USER.get().is_some() => {
+            forked_error()
+        }
+        CuStatus::OUT_OF_MEMORY => {
+            base(ErrorKind::OutOfDeviceMemory, "the CUDA driver is out of memory")
+        }
+        _ if status.is_sticky() => {
+            base(ErrorKind::Poisoned, "an error of the device has made the CUDA context unusable")
+                .hint("start a new process")
+        }
         _ => base(ErrorKind::Cuda, "the CUDA driver answered with an error"),
     }
 }

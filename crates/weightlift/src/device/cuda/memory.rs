@@ -39,9 +39,10 @@ impl Allocation {
             Err(_) => CuStatus::OUT_OF_MEMORY,
         };
         if status == CuStatus::OUT_OF_MEMORY {
-            let error = Error::new(ErrorKind::OutOfDeviceMemory, "the device has not enough free memory")
-                .with("device", device.id())
-                .hint("free memory of the device, or load fewer tensors with --tensors");
+            let error =
+                Error::new(ErrorKind::OutOfDeviceMemory, "the device has not enough free memory")
+                    .with("device", device.id())
+                    .hint("free memory of the device, or load fewer tensors with --tensors");
             return Err(needs(error, device.memory_info()));
         }
         device.check(status, "cuMemAlloc").map_err(|error| needs(error, None))?;
