@@ -75,7 +75,7 @@ controls! {
     // Copies as much of the text as fits, and answers how long it is.
     fn fake_cuda_violations(text: *mut u8, capacity: usize) -> usize {
         let mut world = world::lock();
-        world.check_mappings();
+        world.check_mappings(true);
         let all = world.violations.join("\n");
         // SAFETY: the client passes a buffer of this capacity.
         unsafe { text.copy_from_nonoverlapping(all.as_ptr(), all.len().min(capacity)) };

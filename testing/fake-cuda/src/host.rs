@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::LazyLock;
 
-use rustix::mm::{MsyncFlags, msync};
+use rustix::mm::{Advice, MsyncFlags, madvise, msync};
 
 use crate::world::{Status, World, status};
 
@@ -21,6 +21,8 @@ pub(crate) struct Registration {
     pub start: usize,
     pub len: usize,
     pub device: usize,
+    /// Its pages carry our mark, see [`mark`].
+    marked: bool,
     /// Found unmapped and recorded; once is enough.
     told: bool,
 }
@@ -72,13 +74,14 @@ impl World {
             start,
             len,
             device,
+            marked: mark(start, len),
             told: false,
         });
         Ok(())
     }
 
     pub fn unregister(&mut self, start: usize) -> Result<(), Status> {
-        self.check_mappings();
+        self.check_mappings(true);
         let Some(place) = self.registrations.iter().position(|r| r.start == start) else {
             self.violation(format!("nothing is registered at {start:#x}"));
             return Err(status::HOST_MEMORY_NOT_REGISTERED);
@@ -116,12 +119,19 @@ impl World {
         }
     }
 
-    /// Records registered ranges that are no longer mapped.
-    pub fn check_mappings(&mut self) {
+    /// Records registered ranges that are no longer mapped. Holes are found at once; a look for
+    /// marks that are gone takes longer, and is for when it is `thorough`.
+    pub fn check_mappings(&mut self, thorough: bool) {
+        let marks = thorough.then(marked_ranges).flatten();
+        let is_gone = |r: &Registration| {
+            let (from, to) = r.pages();
+            let unmarked = |marks: &Vec<_>| r.marked && overlap(marks, from, to) < to - from;
+            !is_mapped(r.start, r.len) || marks.as_ref().is_some_and(unmarked)
+        };
         let mut found = Vec::new();
         for r in self.registrations.iter_mut().filter(|r| !r.told) {
-            if !is_mapped(r.start, r.len) {
-                r.told = true;
+            r.told = is_gone(r);
+            if r.told {
                 found.push(format!(
                     "{:#x}+{} unmapped while registered",
                     r.start, r.len
@@ -157,8 +167,7 @@ fn page_range(start: usize, len: usize) -> (usize, usize) {
     (start / page * page, (start + len).next_multiple_of(page))
 }
 
-/// Whether every page of the range is mapped to something. What it is mapped to is not known: a
-/// range that was unmapped and mapped anew in between passes.
+/// Whether every page of the range is mapped to something, perhaps anew.
 fn is_mapped(start: usize, len: usize) -> bool {
     let (from, to) = page_range(start, len);
     // SAFETY: an asynchronous msync changes nothing (since Linux 2.6.19 it does not even start
@@ -166,21 +175,51 @@ fn is_mapped(start: usize, len: usize) -> bool {
     unsafe { msync(from as *mut _, to - from, MsyncFlags::ASYNC) }.is_ok()
 }
 
+/// Marks a range, so that a new mapping at the same place is told from it: the space of a ring
+/// that was unmapped is soon taken by some thread's stack. The mark is the advice to leave the
+/// range out of core dumps, which does no harm, is rarely given and can be read back.
+fn mark(start: usize, len: usize) -> bool {
+    let (from, to) = page_range(start, len);
+    // SAFETY: the advice changes neither the contents nor the access to the memory.
+    unsafe { madvise(from as *mut _, to - from, Advice::LinuxDontDump) }.is_ok()
+}
+
+/// The ranges with the mark of [`mark`]; nothing if the kernel does not tell.
+fn marked_ranges() -> Option<Vec<(usize, usize)>> {
+    let text = fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut marked = Vec::new();
+    let mut range = None;
+    for line in text.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            marked.extend(range.filter(|_| flags.split_whitespace().any(|flag| flag == "dd")));
+        } else {
+            range = parse_range(line).or(range);
+        }
+    }
+    Some(marked)
+}
+
+/// How many bytes of a range lie in `ranges`.
+fn overlap(ranges: &[(usize, usize)], from: usize, to: usize) -> usize {
+    let within = ranges
+        .iter()
+        .map(|&(start, end)| end.min(to).saturating_sub(start.max(from)));
+    within.sum()
+}
+
 fn is_file_mapping(start: usize, len: usize) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().any(|line| {
         // from-to permissions offset device inode path
-        let mut words = line.split_whitespace();
-        let range = words.next().and_then(|range| range.split_once('-'));
-        let inode = words.nth(3);
-        let Some((Ok(from), Ok(to))) = range.map(|(from, to)| {
-            (
-                usize::from_str_radix(from, 16),
-                usize::from_str_radix(to, 16),
-            )
-        }) else {
-            return false;
-        };
-        start < to && from < start + len && inode != Some("0")
+        let inode = line.split_whitespace().nth(4);
+        parse_range(line)
+            .is_some_and(|(from, to)| start < to && from < start + len && inode != Some("0"))
     })
+}
+
+/// The range that begins a line of `/proc/self/maps`.
+fn parse_range(line: &str) -> Option<(usize, usize)> {
+    let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+    let parse = |text| usize::from_str_radix(text, 16).ok();
+    Some((parse(from)?, parse(to)?))
 }

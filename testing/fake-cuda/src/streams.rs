@@ -361,7 +361,8 @@ impl World {
 /// Blocks until all points are reached, or the device's context is spoilt.
 pub(crate) fn wait_for(mut world: Guard, device: usize, points: &[Point]) -> Result<(), Status> {
     loop {
-        if let Some(status) = world.devices[device].poison {
+        // A reset may leave fewer devices while somebody still wakes up.
+        if let Some(status) = world.devices.get(device).and_then(|d| d.poison) {
             return Err(status);
         }
         if points.iter().all(|point| world.reached(point)) {
@@ -434,7 +435,7 @@ fn execute(mut world: Guard, device: usize, work: &Work) -> Guard {
             world.devices[device].poison = Some(status);
             return world;
         }
-        world.check_mappings();
+        world.check_mappings(false);
     }
     drop(world);
     let outcome = work.run();

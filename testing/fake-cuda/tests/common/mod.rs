@@ -163,6 +163,15 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
     }
 
+    /// Puts fresh pages where the old ones are.
+    pub fn remap(&mut self) {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: ours, and no reference to it is left.
+        let start =
+            unsafe { mmap_anonymous(self.start, self.len, protection, flags | MapFlags::FIXED) };
+        assert_eq!(start.expect("memory"), self.start);
+    }
+
     pub fn unmap(&mut self) {
         if std::mem::replace(&mut self.mapped, false) {
             // SAFETY: ours, and no reference to it is left.
