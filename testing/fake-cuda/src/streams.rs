@@ -62,24 +62,11 @@ pub(crate) enum Work {
     /// Nothing: it marks a point, or waits for some.
     Mark,
     /// Copies to a device.
-    ToDevice {
-        to: (Arc<Allocation>, u64),
-        len: u64,
-        from: Source,
-    },
+    ToDevice { to: (Arc<Allocation>, u64), len: u64, from: Source },
     /// Copies to the host.
-    ToHost {
-        to: usize,
-        registration: Option<u64>,
-        from: (Arc<Allocation>, u64),
-        len: u64,
-    },
+    ToHost { to: usize, registration: Option<u64>, from: (Arc<Allocation>, u64), len: u64 },
     /// Sets device bytes.
-    Fill {
-        to: (Arc<Allocation>, u64),
-        len: u64,
-        value: u8,
-    },
+    Fill { to: (Arc<Allocation>, u64), len: u64, value: u8 },
 }
 
 /// Where the bytes of a copy to a device come from.
@@ -93,10 +80,7 @@ pub(crate) enum Source {
 impl Work {
     pub fn registration(&self) -> Option<u64> {
         match self {
-            Work::ToDevice {
-                from: Source::Later { registration, .. },
-                ..
-            } => Some(*registration),
+            Work::ToDevice { from: Source::Later { registration, .. }, .. } => Some(*registration),
             Work::ToHost { registration, .. } => *registration,
             _ => None,
         }
@@ -148,11 +132,7 @@ impl Work {
 
 impl World {
     pub fn create_stream(&mut self, device: usize, blocking: bool) -> u64 {
-        let kind = if blocking {
-            Kind::Blocking
-        } else {
-            Kind::NonBlocking
-        };
+        let kind = if blocking { Kind::Blocking } else { Kind::NonBlocking };
         self.start_stream(device, kind)
     }
 
@@ -202,16 +182,9 @@ impl World {
         let stream = self.streams.all.get_mut(&id).expect("resolved before");
         stream.issued += 1;
         let number = stream.issued;
-        stream.queue.push_back(Arc::new(Operation {
-            number,
-            after,
-            work,
-        }));
+        stream.queue.push_back(Arc::new(Operation { number, after, work }));
         CHANGED.notify_all();
-        Point {
-            stream: id,
-            operation: number,
-        }
+        Point { stream: id, operation: number }
     }
 
     /// The points that are reached when the stream has nothing to do.
@@ -247,10 +220,7 @@ impl World {
 
     pub fn create_event(&mut self, device: usize) -> u64 {
         let id = self.next_id();
-        let event = Event {
-            device,
-            recorded: None,
-        };
+        let event = Event { device, recorded: None };
         self.streams.events.insert(id, event);
         id
     }
@@ -274,10 +244,8 @@ impl World {
 
     pub fn record(&mut self, event: u64, stream: u64) -> Result<(), Status> {
         self.recorded(event)?;
-        let (of_event, of_stream) = (
-            self.streams.events[&event].device,
-            self.streams.all[&stream].device,
-        );
+        let (of_event, of_stream) =
+            (self.streams.events[&event].device, self.streams.all[&stream].device);
         if of_event != of_stream {
             self.violation(format!(
                 "event of device {of_event} recorded in a stream of device {of_stream}"
@@ -293,10 +261,7 @@ impl World {
 
     pub fn streams_and_events(&self) -> (usize, usize) {
         let named = |s: &&Stream| !s.destroyed && s.kind != Kind::Legacy;
-        (
-            self.streams.all.values().filter(named).count(),
-            self.streams.events.len(),
-        )
+        (self.streams.all.values().filter(named).count(), self.streams.events.len())
     }
 
     /// What goes with a context: the handles of its streams and events.
@@ -309,9 +274,7 @@ impl World {
             }
         }
         let events = self.streams.events.len();
-        self.streams
-            .events
-            .retain(|_, event| event.device != device);
+        self.streams.events.retain(|_, event| event.device != device);
         self.devices[device].legacy = None;
         CHANGED.notify_all();
         (streams, events - self.streams.events.len())
@@ -319,14 +282,8 @@ impl World {
 
     fn start_stream(&mut self, device: usize, kind: Kind) -> u64 {
         let id = self.next_id();
-        let stream = Stream {
-            device,
-            kind,
-            queue: VecDeque::new(),
-            issued: 0,
-            done: 0,
-            destroyed: false,
-        };
+        let stream =
+            Stream { device, kind, queue: VecDeque::new(), issued: 0, done: 0, destroyed: false };
         self.streams.all.insert(id, stream);
         thread::Builder::new()
             .name("fake-cuda stream".into())
@@ -336,10 +293,7 @@ impl World {
     }
 
     fn end_of(&self, id: u64) -> Point {
-        Point {
-            stream: id,
-            operation: self.streams.all[&id].issued,
-        }
+        Point { stream: id, operation: self.streams.all[&id].issued }
     }
 
     /// The legacy stream and the blocking streams of a device wait for each other.

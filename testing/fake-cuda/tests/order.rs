@@ -28,11 +28,7 @@ fn a_copy_takes_its_bytes_when_it_runs() {
     assert!(s.copy(pointer, region.at(0), 4096, stream).is_success());
     assert_eq!(cu!(s, cuStreamQuery(stream)), CuStatus::NOT_READY);
     thread::sleep(A_WHILE);
-    assert_eq!(
-        s.fake.read_device(pointer, 4096),
-        [0xCD; 4096],
-        "it is held"
-    );
+    assert_eq!(s.fake.read_device(pointer, 4096), [0xCD; 4096], "it is held");
     // The mistake that a staging ring must not make.
     region.fill(2);
     s.fake.release();
@@ -126,10 +122,7 @@ fn a_destroyed_stream_ends_its_work() {
 
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
-    let s = Session::new(Config {
-        copy_delay_us: 10_000,
-        ..Config::default()
-    });
+    let s = Session::new(Config { copy_delay_us: 10_000, ..Config::default() });
     let pointer = s.alloc(4096);
     let mut region = Region::new(3 * 4096);
     region.fill(1);
@@ -139,19 +132,10 @@ fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
     let (blocking, free) = (s.stream(0), s.copy_stream());
     // All write the same place; only waiting makes the last one win.
     assert!(s.copy(pointer, region.at(0), 4096, blocking).is_success());
-    assert!(
-        s.copy(pointer, region.at(4096), 4096, CuStream::NULL)
-            .is_success()
-    );
-    assert!(
-        s.copy(pointer, region.at(8192), 4096, blocking)
-            .is_success()
-    );
+    assert!(s.copy(pointer, region.at(4096), 4096, CuStream::NULL).is_success());
+    assert!(s.copy(pointer, region.at(8192), 4096, blocking).is_success());
     assert_eq!(cu!(s, cuStreamQuery(CuStream::NULL)), CuStatus::NOT_READY);
-    assert!(
-        cu!(s, cuStreamQuery(free)).is_success(),
-        "it has no part in that"
-    );
+    assert!(cu!(s, cuStreamQuery(free)).is_success(), "it has no part in that");
     assert!(s.sync(CuStream::NULL).is_success());
     assert_eq!(s.fake.read_device(pointer, 4096), [3; 4096]);
     assert_eq!(s.fake.counts().executed_copies, 3);

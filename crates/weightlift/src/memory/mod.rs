@@ -15,8 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Result;
 
-pub use place::Place;
-pub(crate) use place::{Memory, Writer};
+pub(crate) use place::{Memory, Place, Writer};
 #[cfg(target_os = "linux")]
 pub(crate) use region_linux::Region;
 pub(crate) use ring::{InFlight, OpenBlock, Ring, SubmitError};

@@ -11,7 +11,7 @@ pub(crate) type Keep = Arc<dyn Any + Send + Sync>;
 
 /// One or more ranges of memory that one reader may write and nobody else may touch: the
 /// bytes of a piece go there in order.
-pub struct Place {
+pub(crate) struct Place {
     segments: Vec<Segment>,
     length: usize,
     _keep: Keep,
@@ -36,18 +36,13 @@ impl Place {
     }
 
     /// Bytes of all ranges.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.length
-    }
-
-    /// Whether there is nothing to read.
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
     }
 
     /// The ranges as buffers: what follows the first `skip` bytes, at most `most_bytes` in at
     /// most `most_buffers` buffers.
-    pub fn buffers(
+    pub(crate) fn buffers(
         &mut self,
         mut skip: usize,
         mut most_bytes: usize,
