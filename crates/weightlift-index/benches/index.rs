@@ -29,9 +29,7 @@ fn header(count: usize, elements: usize) -> (String, u64) {
 
 fn headers(c: &mut Criterion) {
     let mut group = c.benchmark_group("header");
-    group
-        .sample_size(10)
-        .measurement_time(Duration::from_secs(10));
+    group.sample_size(10).measurement_time(Duration::from_secs(10));
     for (label, count, elements) in [("100k", 100_000, 2048), ("1.3M empty", 1_300_000, 0)] {
         let (text, data) = header(count, elements);
         let start = text.len() as u64 + 8;
@@ -69,9 +67,7 @@ fn index_files(c: &mut Criterion) {
     }
     text.push_str("}}");
     let mut group = c.benchmark_group("index file");
-    group
-        .sample_size(10)
-        .throughput(Throughput::Bytes(text.len() as u64));
+    group.sample_size(10).throughput(Throughput::Bytes(text.len() as u64));
     group.bench_function("100k", |b| {
         b.iter(|| {
             parse_index(black_box(text.as_bytes()), &Limits::default()).expect("the index is valid")

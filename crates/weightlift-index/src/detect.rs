@@ -83,10 +83,7 @@ pub fn sniff(first_bytes: &[u8]) -> Kind {
         (b"PK\x03\x04", Kind::Zip),
         (b"PK\x05\x06", Kind::Zip),
     ];
-    if let Some((_, kind)) = MAGIC
-        .iter()
-        .find(|(magic, _)| first_bytes.starts_with(magic))
-    {
+    if let Some((_, kind)) = MAGIC.iter().find(|(magic, _)| first_bytes.starts_with(magic)) {
         return *kind;
     }
     // Protocols 2 to 5; 0 and 1 have no mark, and nothing has written them for long.
@@ -97,9 +94,7 @@ pub fn sniff(first_bytes: &[u8]) -> Kind {
 }
 
 fn sniff_text(first_bytes: &[u8]) -> Kind {
-    let bytes = first_bytes
-        .strip_prefix(b"\xef\xbb\xbf")
-        .unwrap_or(first_bytes);
+    let bytes = first_bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first_bytes);
     // As the length of a safetensors header, eight printable characters are far beyond any file,
     // so fewer than eight would prove nothing.
     let looked_at = &bytes[..bytes.len().min(64)];
@@ -109,8 +104,7 @@ fn sniff_text(first_bytes: &[u8]) -> Kind {
     }
     let text = bytes.trim_ascii_start();
     let starts = |prefix: &[u8]| {
-        text.get(..prefix.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
     if starts(b"version https://git-lfs") {
         Kind::LfsPointer
@@ -134,10 +128,7 @@ mod tests {
     fn knows_each_kind_by_its_first_bytes() {
         let table: &[(&[u8], Kind)] = &[
             (b"\x02\0\0\0\0\0\0\0{}", Kind::Safetensors),
-            (
-                b"version https://git-lfs.github.com/spec/v1\noid sha256:",
-                Kind::LfsPointer,
-            ),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:", Kind::LfsPointer),
             (b"<!DOCTYPE html><html><head>", Kind::Html),
             (b"\xef\xbb\xbf\n <HTML lang=\"en\">", Kind::Html),
             (b"<?xml version=\"1.0\"?><net>", Kind::Xml),
@@ -155,12 +146,7 @@ mod tests {
             (b"\x02\0\0\0\0\0\0\0 {}", Kind::Unknown),
         ];
         for (bytes, kind) in table {
-            assert_eq!(
-                sniff(bytes),
-                *kind,
-                "{:?}",
-                bytes.escape_ascii().to_string()
-            );
+            assert_eq!(sniff(bytes), *kind, "{:?}", bytes.escape_ascii().to_string());
         }
     }
 

@@ -39,11 +39,7 @@ struct Known {
 }
 
 const fn known(name: &'static str, elements: u32, bytes: u32, swap: u8) -> Known {
-    Known {
-        name,
-        layout: BlockLayout { elements, bytes },
-        swap,
-    }
+    Known { name, layout: BlockLayout { elements, bytes }, swap }
 }
 
 // The data types of safetensors. C64 is two F32, so it swaps by 4.
@@ -122,13 +118,10 @@ impl Dtype {
     /// [`ErrorKind::UnknownDtype`] if the type is opaque, naming `tensor` and `dtype`.
     pub fn known(&self, tensor: &str) -> Result<BlockLayout, Error> {
         self.layout().ok_or_else(|| {
-            Error::new(
-                ErrorKind::UnknownDtype,
-                "the tensor's data type is not known",
-            )
-            .with("tensor", tensor)
-            .with("dtype", self.name())
-            .hint("its bytes can still be had as they are, without a type")
+            Error::new(ErrorKind::UnknownDtype, "the tensor's data type is not known")
+                .with("tensor", tensor)
+                .with("dtype", self.name())
+                .hint("its bytes can still be had as they are, without a type")
         })
     }
 
@@ -195,11 +188,7 @@ mod tests {
             ("Q9", 1, None),
         ];
         for (name, elements, bytes) in table {
-            assert_eq!(
-                Dtype::from_name(name).bytes_for(elements),
-                bytes,
-                "{name} x {elements}"
-            );
+            assert_eq!(Dtype::from_name(name).bytes_for(elements), bytes, "{name} x {elements}");
         }
     }
 
@@ -211,10 +200,7 @@ mod tests {
             assert_eq!(dtype.swap_width(), None);
             let error = dtype.known("w").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::UnknownDtype);
-            assert_eq!(
-                (error.get("tensor"), error.get("dtype")),
-                (Some("w"), Some(name))
-            );
+            assert_eq!((error.get("tensor"), error.get("dtype")), (Some("w"), Some(name)));
         }
     }
 

@@ -249,20 +249,14 @@ mod tests {
         );
         assert_eq!(error.get("tensor"), Some("a\nERROR forged \u{1b}[31m"));
         assert_eq!(error.get_hint(), Some("write the file again"));
-        assert_eq!(
-            Error::new(ErrorKind::NoModel, "nothing").to_string(),
-            "nothing"
-        );
+        assert_eq!(Error::new(ErrorKind::NoModel, "nothing").to_string(), "nothing");
     }
 
     #[test]
     fn keeps_its_source() {
         let cause = Error::new(ErrorKind::NotFound, "inner");
         let error = Error::new(ErrorKind::NoModel, "outer").because(cause);
-        assert_eq!(
-            error.source().map(ToString::to_string).as_deref(),
-            Some("inner")
-        );
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("inner"));
     }
 
     #[test]
@@ -272,11 +266,7 @@ mod tests {
 
     #[test]
     fn a_kind_is_named_as_its_variant() {
-        for kind in [
-            ErrorKind::DuplicateTensor,
-            ErrorKind::HeaderPastEof,
-            ErrorKind::NotFound,
-        ] {
+        for kind in [ErrorKind::DuplicateTensor, ErrorKind::HeaderPastEof, ErrorKind::NotFound] {
             assert_eq!(kind.name(), format!("{kind:?}"));
         }
     }

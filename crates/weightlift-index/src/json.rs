@@ -114,10 +114,7 @@ impl Failure {
     /// The error to report for one of the parser's: the one kept, or else one made from it.
     pub(crate) fn or(self, error: serde_json::Error, make: impl FnOnce() -> Error) -> Error {
         self.0.unwrap_or_else(|| {
-            make()
-                .with("line", error.line())
-                .with("column", error.column())
-                .because(error)
+            make().with("line", error.line()).with("column", error.column()).because(error)
         })
     }
 }

@@ -28,12 +28,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            header_bytes: 100_000_000,
-            index_bytes: 100_000_000,
-            tensors: 10_000_000,
-            rank: 64,
-        }
+        Self { header_bytes: 100_000_000, index_bytes: 100_000_000, tensors: 10_000_000, rank: 64 }
     }
 }
 
@@ -75,10 +70,7 @@ pub(crate) fn exceeded(
     limit: u64,
     actual: impl Display,
 ) -> Error {
-    Error::new(kind, message)
-        .with("actual", actual)
-        .with("limit", limit)
-        .with("option", option)
+    Error::new(kind, message).with("actual", actual).with("limit", limit).with("option", option)
 }
 
 /// What to do about an exceeded limit.

@@ -109,10 +109,7 @@ impl Index {
 
     /// A table from names to tensors, for many look-ups.
     pub fn by_name(&self) -> HashMap<&str, &TensorInfo> {
-        self.tensors
-            .iter()
-            .map(|tensor| (&*tensor.name, tensor))
-            .collect()
+        self.tensors.iter().map(|tensor| (&*tensor.name, tensor)).collect()
     }
 
     /// Names of tensors that are similar to this one, the most similar first, at most `most`.
@@ -137,9 +134,7 @@ impl Index {
     /// The sum stops at the largest `u64`; an index that is [valid](Self::validate) can come near
     /// it only if storages overlap.
     pub fn bytes(&self) -> u64 {
-        self.storages
-            .iter()
-            .fold(0, |sum, storage| sum.saturating_add(storage.length))
+        self.storages.iter().fold(0, |sum, storage| sum.saturating_add(storage.length))
     }
 
     /// Checks that every storage lies inside its source and every tensor inside its storage.
@@ -153,12 +148,10 @@ impl Index {
     /// - [`ErrorKind::Overflow`] if where one of them ends does not fit 64 bits.
     pub fn validate(&self) -> Result<(), Error> {
         for (number, storage) in self.storages.iter().enumerate() {
-            self.check_storage(storage)
-                .map_err(|error| error.with("storage", number))?;
+            self.check_storage(storage).map_err(|error| error.with("storage", number))?;
         }
         for tensor in &self.tensors {
-            self.check_tensor(tensor)
-                .map_err(|error| error.with("tensor", &tensor.name))?;
+            self.check_tensor(tensor).map_err(|error| error.with("tensor", &tensor.name))?;
         }
         Ok(())
     }
@@ -169,13 +162,11 @@ impl Index {
         };
         let end = end_of(storage.offset, storage.length)?;
         if end > source.length {
-            return Err(
-                Error::new(ErrorKind::Truncated, "a storage ends after its file")
-                    .with("file", &source.name)
-                    .with("offset", storage.offset)
-                    .with("expected", end)
-                    .with("actual", source.length),
-            );
+            return Err(Error::new(ErrorKind::Truncated, "a storage ends after its file")
+                .with("file", &source.name)
+                .with("offset", storage.offset)
+                .with("expected", end)
+                .with("actual", source.length));
         }
         Ok(())
     }
@@ -186,12 +177,10 @@ impl Index {
         };
         let end = end_of(tensor.offset, tensor.length)?;
         if end > storage.length {
-            return Err(
-                Error::new(ErrorKind::SizeMismatch, "a tensor ends after its storage")
-                    .with("offset", tensor.offset)
-                    .with("expected", end)
-                    .with("actual", storage.length),
-            );
+            return Err(Error::new(ErrorKind::SizeMismatch, "a tensor ends after its storage")
+                .with("offset", tensor.offset)
+                .with("expected", end)
+                .with("actual", storage.length));
         }
         match &tensor.strides {
             Some(strides) if strides.len() != tensor.shape.len() => Err(Error::new(
@@ -206,22 +195,16 @@ impl Index {
 }
 
 fn dangling(what: &str, id: u32, count: usize) -> Error {
-    Error::new(
-        ErrorKind::InvalidIndex,
-        format!("the index names a {what} that it does not have"),
-    )
-    .with("actual", id)
-    .with("count", count)
+    Error::new(ErrorKind::InvalidIndex, format!("the index names a {what} that it does not have"))
+        .with("actual", id)
+        .with("count", count)
 }
 
 fn end_of(offset: u64, length: u64) -> Result<u64, Error> {
     offset.checked_add(length).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Overflow,
-            "where a range ends does not fit 64 bits",
-        )
-        .with("offset", offset)
-        .with("bytes", length)
+        Error::new(ErrorKind::Overflow, "where a range ends does not fit 64 bits")
+            .with("offset", offset)
+            .with("bytes", length)
     })
 }
 
@@ -231,17 +214,10 @@ fn similarity(a: &str, b: &str) -> u64 {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let prefix = a.iter().zip(b).take_while(same).count();
     let (rest_a, rest_b) = (&a[prefix..], &b[prefix..]);
-    let suffix = rest_a
-        .iter()
-        .rev()
-        .zip(rest_b.iter().rev())
-        .take_while(same)
-        .count();
+    let suffix = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(same).count();
     let both = (a.len() + b.len()) as u64;
     // Two empty names are the same.
-    ((prefix + suffix) as u64 * 2000)
-        .checked_div(both)
-        .unwrap_or(1000)
+    ((prefix + suffix) as u64 * 2000).checked_div(both).unwrap_or(1000)
 }
 
 #[cfg(test)]
@@ -260,10 +236,7 @@ mod tests {
         };
         let length = names.len() as u64 * 4;
         Index {
-            sources: vec![SourceInfo {
-                name: "a".into(),
-                length: length + 8,
-            }],
+            sources: vec![SourceInfo { name: "a".into(), length: length + 8 }],
             storages: vec![Storage {
                 source: SourceId(0),
                 offset: 8,
@@ -284,10 +257,7 @@ mod tests {
             "model.norm.weight",
         ]);
         let table = [
-            (
-                "model.layers.0.self_attn.q_prj.weight",
-                "model.layers.0.self_attn.q_proj.weight",
-            ),
+            ("model.layers.0.self_attn.q_prj.weight", "model.layers.0.self_attn.q_proj.weight"),
             ("embed_tokens.weight", "model.embed_tokens.weight"),
             ("transformer.model.norm.weight", "model.norm.weight"),
             ("MODEL.NORM.WEIGHT", "model.norm.weight"),
@@ -298,10 +268,7 @@ mod tests {
         let layers = index.near_names("model.layers.2.self_attn.q_proj.weight", 2);
         assert_eq!(
             layers,
-            [
-                "model.layers.0.self_attn.q_proj.weight",
-                "model.layers.1.self_attn.q_proj.weight"
-            ]
+            ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"]
         );
         assert!(index.near_names("zzz", 5).is_empty());
     }
@@ -313,48 +280,13 @@ mod tests {
         assert_eq!(good.bytes(), 8);
         type Spoil = fn(&mut Index);
         let table: [(Spoil, ErrorKind, &str, &str); 7] = [
-            (
-                |i| i.sources[0].length = 15,
-                ErrorKind::Truncated,
-                "actual",
-                "15",
-            ),
-            (
-                |i| i.storages[0].offset = u64::MAX,
-                ErrorKind::Overflow,
-                "storage",
-                "0",
-            ),
-            (
-                |i| i.storages[0].source = SourceId(1),
-                ErrorKind::InvalidIndex,
-                "actual",
-                "1",
-            ),
-            (
-                |i| i.tensors[1].storage = StorageId(9),
-                ErrorKind::InvalidIndex,
-                "tensor",
-                "b",
-            ),
-            (
-                |i| i.tensors[1].offset = 5,
-                ErrorKind::SizeMismatch,
-                "expected",
-                "9",
-            ),
-            (
-                |i| i.tensors[0].offset = u64::MAX,
-                ErrorKind::Overflow,
-                "tensor",
-                "a",
-            ),
-            (
-                |i| i.tensors[0].strides = Some(vec![]),
-                ErrorKind::InvalidIndex,
-                "actual",
-                "0",
-            ),
+            (|i| i.sources[0].length = 15, ErrorKind::Truncated, "actual", "15"),
+            (|i| i.storages[0].offset = u64::MAX, ErrorKind::Overflow, "storage", "0"),
+            (|i| i.storages[0].source = SourceId(1), ErrorKind::InvalidIndex, "actual", "1"),
+            (|i| i.tensors[1].storage = StorageId(9), ErrorKind::InvalidIndex, "tensor", "b"),
+            (|i| i.tensors[1].offset = 5, ErrorKind::SizeMismatch, "expected", "9"),
+            (|i| i.tensors[0].offset = u64::MAX, ErrorKind::Overflow, "tensor", "a"),
+            (|i| i.tensors[0].strides = Some(vec![]), ErrorKind::InvalidIndex, "actual", "0"),
         ];
         for (spoil, kind, key, value) in table {
             let mut bad = good.clone();

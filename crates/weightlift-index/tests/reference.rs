@@ -23,11 +23,7 @@ const DTYPES: [(&str, u64); 22] = [
 type Tensor = (String, usize, Vec<u64>);
 
 fn tensors() -> impl Strategy<Value = Vec<Tensor>> {
-    let tensor = (
-        any::<String>(),
-        0..DTYPES.len(),
-        prop::collection::vec(0u64..7, 0..5),
-    );
+    let tensor = (any::<String>(), 0..DTYPES.len(), prop::collection::vec(0u64..7, 0..5));
     prop::collection::vec(tensor, 0..12)
 }
 
@@ -47,13 +43,8 @@ fn valid(tensors: &[Tensor], padding: usize, reverse: bool) -> (String, usize) {
         }
         let bytes = shape.iter().product::<u64>() * bits / 8;
         let name_json = serde_json::to_string(name).unwrap();
-        let text = entry(
-            &name_json[1..name_json.len() - 1],
-            dtype,
-            &format!("{shape:?}"),
-            at,
-            at + bytes,
-        );
+        let text =
+            entry(&name_json[1..name_json.len() - 1], dtype, &format!("{shape:?}"), at, at + bytes);
         entries.insert(name, text);
         at += bytes;
     }
@@ -68,12 +59,8 @@ type Seen = BTreeMap<String, (String, Vec<u64>, u64, u64)>;
 
 fn ours(file: &[u8]) -> Option<Seen> {
     let parsed = read(file, &Limits::default()).ok()?;
-    let entry = |e: &Entry| {
-        (
-            e.name.to_string(),
-            (e.dtype.to_string(), e.shape.clone(), e.begin, e.end),
-        )
-    };
+    let entry =
+        |e: &Entry| (e.name.to_string(), (e.dtype.to_string(), e.shape.clone(), e.begin, e.end));
     Some(parsed.entries.iter().map(entry).collect())
 }
 
@@ -81,65 +68,29 @@ fn theirs(file: &[u8]) -> Option<Seen> {
     let (length, metadata) = SafeTensors::read_metadata(file).ok()?;
     let start = length as u64 + 8;
     let entry = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
-        let dtype = serde_json::to_value(info.dtype)
-            .unwrap()
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let dtype = serde_json::to_value(info.dtype).unwrap().as_str().unwrap().to_owned();
         let shape = info.shape.iter().map(|dim| *dim as u64).collect();
         let (begin, end) = info.data_offsets;
-        (
-            name,
-            (dtype, shape, start + begin as u64, start + end as u64),
-        )
+        (name, (dtype, shape, start + begin as u64, start + end as u64))
     };
     Some(metadata.tensors().into_iter().map(entry).collect())
 }
 
 /// Cases where the verdicts differ, each with its reason.
 const STRICTER: &[(&str, &str)] = &[
-    (
-        "equal entries",
-        "a name that stands twice says that the file is not what its writer meant",
-    ),
-    (
-        "equal ranges, other dtype",
-        "as above; the reference takes the last",
-    ),
-    (
-        "metadata key twice",
-        "as above; the reference takes the last",
-    ),
-    (
-        "extra field twice",
-        "as above, for fields the format does not define",
-    ),
-    (
-        "leading space",
-        "the format says that a header begins with a brace",
-    ),
+    ("equal entries", "a name that stands twice says that the file is not what its writer meant"),
+    ("equal ranges, other dtype", "as above; the reference takes the last"),
+    ("metadata key twice", "as above; the reference takes the last"),
+    ("extra field twice", "as above, for fields the format does not define"),
+    ("leading space", "the format says that a header begins with a brace"),
     ("leading line break", "as above"),
-    (
-        "trailing line break",
-        "the format says that padding is spaces",
-    ),
-    (
-        "zero before overflow",
-        "the verdict must not depend on the order of dimensions",
-    ),
-    (
-        "entry as a list",
-        "the format says that an entry is an object",
-    ),
-    (
-        "65 dimensions",
-        "no framework takes such a tensor; the limit can be raised",
-    ),
+    ("trailing line break", "the format says that padding is spaces"),
+    ("zero before overflow", "the verdict must not depend on the order of dimensions"),
+    ("entry as a list", "the format says that an entry is an object"),
+    ("65 dimensions", "no framework takes such a tensor; the limit can be raised"),
 ];
-const LAXER: &[(&str, &str)] = &[(
-    "unknown dtype",
-    "kept as opaque bytes; an error if its type is asked for",
-)];
+const LAXER: &[(&str, &str)] =
+    &[("unknown dtype", "kept as opaque bytes; an error if its type is asked for")];
 
 #[test]
 fn hostile_files_get_the_verdict_of_the_reference_or_a_stricter_one() {
@@ -148,13 +99,7 @@ fn hostile_files_get_the_verdict_of_the_reference_or_a_stricter_one() {
     let field = |extra: &str| u8s.replace(r#"{"dtype""#, &format!(r#"{{{extra},"dtype""#));
     let f32 = |dtype| entry("a", dtype, "[1]", 0, 4);
     let rank = |rank: usize| a(&format!("[{}]", vec!["1"; rank].join(",")), 0, 4);
-    let deep = |depth| {
-        field(&format!(
-            r#""x":{}{}"#,
-            "[".repeat(depth),
-            "]".repeat(depth)
-        ))
-    };
+    let deep = |depth| field(&format!(r#""x":{}{}"#, "[".repeat(depth), "]".repeat(depth)));
     let one = |text: &str| header(&[entry("a", text, "[3]", 0, 2)]);
     let cases: Vec<(&str, String, usize)> = vec![
         ("no tensor", "{}".into(), 0),
@@ -166,30 +111,14 @@ fn hostile_files_get_the_verdict_of_the_reference_or_a_stricter_one() {
         ("hole", ranges(&[("a", 0, 4), ("b", 8, 12)]), 12),
         ("leading hole", ranges(&[("a", 4, 8)]), 8),
         ("overlap", ranges(&[("a", 0, 8), ("b", 4, 12)]), 12),
-        (
-            "same range, two names",
-            ranges(&[("a", 0, 4), ("b", 0, 4)]),
-            4,
-        ),
+        ("same range, two names", ranges(&[("a", 0, 4), ("b", 0, 4)]), 4),
         ("reversed", ranges(&[("a", 8, 0)]), 8),
         ("size mismatch", a("[2]", 0, 4), 4),
         ("scalar", a("[]", 0, 4), 4),
         ("equal entries", header(&[f32("F32"), f32("F32")]), 4),
-        (
-            "equal ranges, other dtype",
-            header(&[f32("F32"), f32("I32")]),
-            4,
-        ),
-        (
-            "metadata key twice",
-            r#"{"__metadata__":{"k":"1","k":"1"}}"#.into(),
-            0,
-        ),
-        (
-            "metadata twice",
-            r#"{"__metadata__":{},"__metadata__":{}}"#.into(),
-            0,
-        ),
+        ("equal ranges, other dtype", header(&[f32("F32"), f32("I32")]), 4),
+        ("metadata key twice", r#"{"__metadata__":{"k":"1","k":"1"}}"#.into(), 0),
+        ("metadata twice", r#"{"__metadata__":{},"__metadata__":{}}"#.into(), 0),
         ("metadata null", r#"{"__metadata__":null}"#.into(), 0),
         ("metadata number", r#"{"__metadata__":{"k":1}}"#.into(), 0),
         ("extra field", field(r#""x":[1,{"y":null}]"#), 4),
@@ -206,51 +135,28 @@ fn hostile_files_get_the_verdict_of_the_reference_or_a_stricter_one() {
         ("byte order mark", format!("\u{feff}{u8s}"), 4),
         ("top-level list", "[]".into(), 0),
         ("lone surrogate", field(r#""x":"\ud800""#), 4),
-        (
-            "lone surrogate in a name",
-            u8s.replace("\"a\"", r#""\udc00""#),
-            4,
-        ),
+        ("lone surrogate in a name", u8s.replace("\"a\"", r#""\udc00""#), 4),
         ("NaN", field(r#""x":NaN"#), 4),
         ("number out of range", field(r#""x":1e999"#), 4),
         ("100 deep", deep(100), 4),
         ("200 deep", deep(200), 4),
-        (
-            "zero before overflow",
-            a("[0,9223372036854775808,4]", 0, 0),
-            0,
-        ),
-        (
-            "overflow before zero",
-            a("[9223372036854775808,4,0]", 0, 0),
-            0,
-        ),
+        ("zero before overflow", a("[0,9223372036854775808,4]", 0, 0), 0),
+        ("overflow before zero", a("[9223372036854775808,4,0]", 0, 0), 0),
         ("overflow", a("[1099511627776,1099511627776]", 0, 0), 0),
         ("dimension of 2^64", a("[18446744073709551616]", 0, 0), 0),
         ("negative", a("[-2]", 0, 8), 8),
         ("float", a("[2.0]", 0, 8), 8),
         (
             "empty tensor inside",
-            header(&[
-                entry("a", "F32", "[2]", 0, 8),
-                entry("e", "F32", "[0]", 4, 4),
-            ]),
+            header(&[entry("a", "F32", "[2]", 0, 8), entry("e", "F32", "[0]", 4, 4)]),
             8,
         ),
-        (
-            "empty tensor past the end",
-            header(&[entry("e", "F32", "[0]", 4, 4)]),
-            0,
-        ),
+        ("empty tensor past the end", header(&[entry("e", "F32", "[0]", 4, 4)]), 0),
         ("empty tensor", a("[0]", 0, 0), 0),
         ("F4 odd", one("F4"), 2),
         ("F6 of three", one("F6_E2M3"), 2),
         ("unknown dtype", one("I4"), 2),
-        (
-            "names",
-            ranges(&[("", 0, 1), ("../x", 1, 2), ("\\u0000", 2, 3)]),
-            3,
-        ),
+        ("names", ranges(&[("", 0, 1), ("../x", 1, 2), ("\\u0000", 2, 3)]), 3),
         ("entry as a list", r#"{"a":["U8",[4],[0,4]]}"#.into(), 4),
         ("64 dimensions", rank(64), 4),
         ("65 dimensions", rank(65), 4),
@@ -265,9 +171,7 @@ fn hostile_files_get_the_verdict_of_the_reference_or_a_stricter_one() {
         }
     }
     let named = |list: &[(&'static str, &str)], verdict| {
-        list.iter()
-            .map(|(what, _)| (*what, verdict))
-            .collect::<Vec<_>>()
+        list.iter().map(|(what, _)| (*what, verdict)).collect::<Vec<_>>()
     };
     let mut expected = [named(STRICTER, false), named(LAXER, true)].concat();
     expected.sort_unstable();

@@ -8,10 +8,7 @@ use weightlift_index::shards::{Choice, ShardIndex, assemble, check_present, choo
 use weightlift_index::{Error, ErrorKind, Index, Limits};
 
 fn index(weight_map: &str) -> Result<ShardIndex, Error> {
-    parse_index(
-        format!(r#"{{"weight_map":{{{weight_map}}}}}"#).as_bytes(),
-        &Limits::default(),
-    )
+    parse_index(format!(r#"{{"weight_map":{{{weight_map}}}}}"#).as_bytes(), &Limits::default())
 }
 
 fn files(files: &[(&str, &[&str])]) -> Vec<(Box<str>, u64, Header)> {
@@ -27,11 +24,7 @@ fn contents(index: &Index) -> Vec<(&str, &str)> {
         let source = index.storages[storage as usize].source;
         &*index.sources[source.0 as usize].name
     };
-    index
-        .tensors
-        .iter()
-        .map(|tensor| (&*tensor.name, file(tensor.storage.0)))
-        .collect()
+    index.tensors.iter().map(|tensor| (&*tensor.name, file(tensor.storage.0))).collect()
 }
 
 // IX-01. Files were filtered by the index but the index never checked against the files: weights
@@ -41,17 +34,9 @@ fn missing_files_are_an_error_that_lists_them_all() {
     let index = index(r#""a":"1","b":"2","c":"3""#).unwrap();
     check_present(&index, |_| true).unwrap();
     let values = [("shards", "1, 3"), ("count", "2"), ("of", "3")];
-    assert_error(
-        check_present(&index, |name| name == "2"),
-        ErrorKind::MissingShards,
-        &values,
-    );
+    assert_error(check_present(&index, |name| name == "2"), ErrorKind::MissingShards, &values);
     let values = [("shards", "1, 2, 3"), ("count", "3")];
-    assert_error(
-        check_present(&index, |_| false),
-        ErrorKind::MissingShards,
-        &values,
-    );
+    assert_error(check_present(&index, |_| false), ErrorKind::MissingShards, &values);
     // Headers of fewer files than the index names are caught too.
     let result = assemble(files(&[("1", &["a"]), ("2", &["b"])]), Some(&index));
     assert_error(result, ErrorKind::MissingShards, &[("shards", "3")]);
@@ -85,11 +70,7 @@ fn a_tensor_that_its_file_lacks_is_an_error() {
 #[test]
 fn a_file_that_the_index_does_not_name_is_left_out() {
     let index = index(r#""a":"1""#).unwrap();
-    let found = assemble(
-        files(&[("other", &["a", "b"]), ("1", &["a"])]),
-        Some(&index),
-    )
-    .unwrap();
+    let found = assemble(files(&[("other", &["a", "b"]), ("1", &["a"])]), Some(&index)).unwrap();
     assert_eq!(contents(&found), [("a", "1")]);
     assert_eq!(found.skipped_tensors, 2);
 }
@@ -99,28 +80,13 @@ fn a_file_that_the_index_does_not_name_is_left_out() {
 #[test]
 fn a_consolidated_copy_is_not_read_beside_the_shards() {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let (a, b) = (
-        "m-00001-of-00002.safetensors",
-        "m-00002-of-00002.safetensors",
-    );
-    let folder = names(&[
-        "consolidated.safetensors",
-        a,
-        b,
-        "model.safetensors.index.json",
-    ]);
+    let (a, b) = ("m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors");
+    let folder = names(&["consolidated.safetensors", a, b, "model.safetensors.index.json"]);
     let choice = choose(&folder, false).unwrap();
     assert_eq!(choice, Choice::Index("model.safetensors.index.json".into()));
     let values = [("files", &*format!("consolidated.safetensors, {a}, {b}"))];
-    assert_error(
-        choose(&folder[..3], false),
-        ErrorKind::AmbiguousModel,
-        &values,
-    );
-    assert_eq!(
-        choose(&folder, true).unwrap(),
-        Choice::Files(names(&[a, b]))
-    );
+    assert_error(choose(&folder[..3], false), ErrorKind::AmbiguousModel, &values);
+    assert_eq!(choose(&folder, true).unwrap(), Choice::Files(names(&[a, b])));
 }
 
 // IX-04. Without an index nothing says which copy is meant.
@@ -154,11 +120,7 @@ fn unsafe_file_names_never_leave_the_parser() {
     for name in names {
         let quoted = serde_json::to_string(name).unwrap();
         let result = index(&format!(r#""ok":"model.safetensors","w":{quoted}"#));
-        assert_error(
-            result,
-            ErrorKind::UnsafePath,
-            &[("path", name), ("tensor", "w")],
-        );
+        assert_error(result, ErrorKind::UnsafePath, &[("path", name), ("tensor", "w")]);
     }
 }
 
@@ -168,9 +130,7 @@ fn an_outdated_index_can_be_ignored() {
     let index = index(r#""a":"1","b":"2","c":"3","d":"4""#).unwrap();
     let hint = |present: fn(&str) -> bool| {
         let error = check_present(&index, present).unwrap_err();
-        error
-            .get_hint()
-            .is_some_and(|hint| hint.contains("--ignore-index"))
+        error.get_hint().is_some_and(|hint| hint.contains("--ignore-index"))
     };
     assert!(hint(|name| name < "3"));
     assert!(!hint(|_| false));
@@ -191,17 +151,8 @@ fn an_index_file_is_parsed_whole() {
     let mut map: Vec<_> = parsed.weight_map.iter().map(|(k, v)| (&**k, *v)).collect();
     map.sort_unstable();
     assert_eq!(map, [("a", 1), ("b", 0), ("c", 1)]);
-    let metadata: Vec<_> = parsed
-        .metadata
-        .iter()
-        .map(|(k, v)| (k.as_str(), v.as_str()))
-        .collect();
-    let expected = [
-        ("by", "x"),
-        ("ok", "true"),
-        ("total_parameters", "1.5"),
-        ("total_size", "12"),
-    ];
+    let metadata: Vec<_> = parsed.metadata.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let expected = [("by", "x"), ("ok", "true"), ("total_parameters", "1.5"), ("total_size", "12")];
     assert_eq!(metadata, expected);
 }
 
@@ -212,51 +163,19 @@ fn an_index_file_that_is_not_one_is_refused() {
         (b"", InvalidIndex, &[("line", "1")]),
         (b"[]", InvalidIndex, &[("line", "1")]),
         (b"{}", InvalidIndex, &[("key", "weight_map")]),
-        (
-            br#"{"weight_map":{}}"#,
-            InvalidIndex,
-            &[("key", "weight_map")],
-        ),
-        (
-            br#"{"weight_map":{"a":1}}"#,
-            InvalidIndex,
-            &[("tensor", "a")],
-        ),
-        (
-            br#"{"weight_map":{"a":"1"},"weight_map":{}}"#,
-            InvalidIndex,
-            &[("key", "weight_map")],
-        ),
-        (
-            b"{\"weight_map\":\n{\"a\":\"1\",}}",
-            InvalidIndex,
-            &[("line", "2")],
-        ),
-        (
-            b"\xef\xbb\xbf{\"weight_map\":{\"a\":\"1\"}}",
-            InvalidIndex,
-            &[],
-        ),
-        (
-            b"{\"weight_map\":{\"a\":\"\xff\"}}",
-            InvalidIndex,
-            &[("column", "21")],
-        ),
+        (br#"{"weight_map":{}}"#, InvalidIndex, &[("key", "weight_map")]),
+        (br#"{"weight_map":{"a":1}}"#, InvalidIndex, &[("tensor", "a")]),
+        (br#"{"weight_map":{"a":"1"},"weight_map":{}}"#, InvalidIndex, &[("key", "weight_map")]),
+        (b"{\"weight_map\":\n{\"a\":\"1\",}}", InvalidIndex, &[("line", "2")]),
+        (b"\xef\xbb\xbf{\"weight_map\":{\"a\":\"1\"}}", InvalidIndex, &[]),
+        (b"{\"weight_map\":{\"a\":\"\xff\"}}", InvalidIndex, &[("column", "21")]),
         (
             br#"{"weight_map":{"a":"1","a":"2"}}"#,
             DuplicateTensor,
             &[("tensor", "a"), ("file", "2"), ("other_file", "1")],
         ),
-        (
-            br#"{"weight_map":{"a":"1","a":"1"}}"#,
-            DuplicateTensor,
-            &[("tensor", "a")],
-        ),
-        (
-            br#"{"metadata":{"k":1,"k":null}}"#,
-            DuplicateMetadata,
-            &[("key", "k")],
-        ),
+        (br#"{"weight_map":{"a":"1","a":"1"}}"#, DuplicateTensor, &[("tensor", "a")]),
+        (br#"{"metadata":{"k":1,"k":null}}"#, DuplicateMetadata, &[("key", "k")]),
         (
             br#"{"weight_map":{"a":"1","b":"1","c":"1"}}"#,
             LimitExceeded,
@@ -264,11 +183,7 @@ fn an_index_file_that_is_not_one_is_refused() {
         ),
     ];
     for (text, kind, values) in table {
-        assert_error(
-            parse_index(text, &Limits::default().with_tensors(2)),
-            *kind,
-            values,
-        );
+        assert_error(parse_index(text, &Limits::default().with_tensors(2)), *kind, values);
     }
     let values = [("option", "index_bytes"), ("limit", "9"), ("actual", "10")];
     let result = parse_index(b"          ", &Limits::default().with_index_bytes(9));
@@ -285,18 +200,9 @@ fn storages_follow_the_files_and_metadata_the_first_of_them() {
     given[1].2.entries[0].end = given[1].2.entries[0].begin;
     let found = assemble(given, None).unwrap();
     found.validate().unwrap();
-    let storages: Vec<_> = found
-        .storages
-        .iter()
-        .map(|s| (s.source.0, s.offset, s.length))
-        .collect();
+    let storages: Vec<_> =
+        found.storages.iter().map(|s| (s.source.0, s.offset, s.length)).collect();
     assert_eq!(storages, [(0, 8, 4), (0, 12, 4), (1, 8, 0)]);
-    assert_eq!(
-        (
-            found.metadata["format"].as_str(),
-            found.metadata["more"].as_str()
-        ),
-        ("pt", "x")
-    );
+    assert_eq!((found.metadata["format"].as_str(), found.metadata["more"].as_str()), ("pt", "x"));
     assert_eq!(found.tensor("c").map(|tensor| tensor.length), Some(0));
 }

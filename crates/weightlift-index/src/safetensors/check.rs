@@ -8,31 +8,19 @@ use crate::{Dtype, Error, ErrorKind};
 /// Checks that a tensor's range has the length that its shape asks for.
 pub(super) fn tensor(dtype: &Dtype, shape: &[u64], begin: u64, end: u64) -> Result<(), Error> {
     let Some(actual) = end.checked_sub(begin) else {
-        return Err(
-            Error::new(ErrorKind::Reversed, "a tensor ends before it begins")
-                .with("offset", format_args!("{begin}..{end}")),
-        );
+        return Err(Error::new(ErrorKind::Reversed, "a tensor ends before it begins")
+            .with("offset", format_args!("{begin}..{end}")));
     };
     let about = |kind, message| {
-        Error::new(kind, message)
-            .with("dtype", dtype)
-            .with("shape", format_args!("{shape:?}"))
+        Error::new(kind, message).with("dtype", dtype).with("shape", format_args!("{shape:?}"))
     };
-    let overflow = || {
-        about(
-            ErrorKind::Overflow,
-            "a tensor's shape is too large to be a size",
-        )
-    };
+    let overflow = || about(ErrorKind::Overflow, "a tensor's shape is too large to be a size");
     let elements = elements(shape).ok_or_else(overflow)?;
     let Some(layout) = dtype.layout() else {
         return Ok(());
     };
     if !elements.is_multiple_of(u64::from(layout.elements)) {
-        return Err(about(
-            ErrorKind::Misaligned,
-            "a tensor does not end at a byte boundary",
-        ));
+        return Err(about(ErrorKind::Misaligned, "a tensor does not end at a byte boundary"));
     }
     let expected = dtype.bytes_for(elements).ok_or_else(overflow)?;
     if expected != actual {
@@ -70,19 +58,14 @@ fn elements(shape: &[u64]) -> Option<u64> {
 /// hash is keyed at random, so that nobody can choose names that collide.
 pub(super) fn names(entries: &[Entry]) -> Result<(), Error> {
     let hasher = RandomState::new();
-    let mut hashes: Vec<(u64, usize)> = entries
-        .iter()
-        .enumerate()
-        .map(|(i, entry)| (hasher.hash_one(&*entry.name), i))
-        .collect();
+    let mut hashes: Vec<(u64, usize)> =
+        entries.iter().enumerate().map(|(i, entry)| (hasher.hash_one(&*entry.name), i)).collect();
     hashes.sort_unstable();
     let mut duplicate: Option<(usize, usize)> = None;
     for same_hash in hashes.chunk_by(|a, b| a.0 == b.0) {
         for (position, &(_, second)) in same_hash.iter().enumerate().skip(1) {
             let earlier = &same_hash[..position];
-            let first = earlier
-                .iter()
-                .find(|(_, i)| entries[*i].name == entries[second].name);
+            let first = earlier.iter().find(|(_, i)| entries[*i].name == entries[second].name);
             if let Some(&(_, first)) = first {
                 // The one that a reader of the header meets first, whatever the hashes.
                 if duplicate.is_none_or(|(_, known)| second < known) {
@@ -96,16 +79,10 @@ pub(super) fn names(entries: &[Entry]) -> Result<(), Error> {
         return Ok(());
     };
     let show = |entry: &Entry| format!("{} {}..{}", entry.dtype, entry.begin, entry.end);
-    Err(Error::new(
-        ErrorKind::DuplicateTensor,
-        "a tensor stands twice in the header",
-    )
-    .with("tensor", &entries[second].name)
-    .with("expected", "one entry")
-    .with(
-        "actual",
-        format_args!("{} and {}", show(&entries[first]), show(&entries[second])),
-    ))
+    Err(Error::new(ErrorKind::DuplicateTensor, "a tensor stands twice in the header")
+        .with("tensor", &entries[second].name)
+        .with("expected", "one entry")
+        .with("actual", format_args!("{} and {}", show(&entries[first]), show(&entries[second]))))
 }
 
 /// Checks that the ranges cover the data of the file, each byte once, and makes them absolute.
@@ -128,13 +105,10 @@ pub(super) fn layout(
     }
     let data_length = file_length.saturating_sub(data_start);
     if covered < data_length {
-        let error = Error::new(
-            ErrorKind::TrailingBytes,
-            "the file goes on after its last tensor",
-        )
-        .with("bytes", data_length - covered)
-        .with("expected", data_start + covered)
-        .with("actual", file_length);
+        let error = Error::new(ErrorKind::TrailingBytes, "the file goes on after its last tensor")
+            .with("bytes", data_length - covered)
+            .with("expected", data_start + covered)
+            .with("actual", file_length);
         return Err(match before {
             Some(last) => error.with("tensor", &last.name),
             None => error,
@@ -148,9 +122,7 @@ pub(super) fn layout(
             .with("actual", file_length)
             .hint("the file is cut short: fetch it again");
         return Err(match entries.get(cut) {
-            Some(entry) => error
-                .with("tensor", &entry.name)
-                .with("offset", range(entry)),
+            Some(entry) => error.with("tensor", &entry.name).with("offset", range(entry)),
             None => error,
         });
     }
@@ -175,9 +147,7 @@ fn misplaced(entry: &Entry, before: Option<&Entry>, covered: u64) -> Error {
         .with("expected", covered)
         .with("actual", entry.begin);
     match before {
-        Some(before) => error
-            .with("other", &before.name)
-            .with("other_offset", range(before)),
+        Some(before) => error.with("other", &before.name).with("other_offset", range(before)),
         None => error,
     }
 }

@@ -25,13 +25,9 @@ pub(super) fn read(json: &[u8], limits: &Limits) -> Result<Header, Error> {
         failure: Failure::default(),
     };
     let mut json = serde_json::Deserializer::from_str(text);
-    if let Err(error) = TopLevel(&mut state)
-        .deserialize(&mut json)
-        .and_then(|()| json.end())
-    {
-        let error = state.failure.or(error, || {
-            invalid("the header is not what the format asks for")
-        });
+    if let Err(error) = TopLevel(&mut state).deserialize(&mut json).and_then(|()| json.end()) {
+        let error =
+            state.failure.or(error, || invalid("the header is not what the format asks for"));
         return Err(match state.place {
             Some((key, name)) => error.with(key, name),
             None => error,
@@ -39,10 +35,7 @@ pub(super) fn read(json: &[u8], limits: &Limits) -> Result<Header, Error> {
     }
     check::names(&state.header.entries)?;
     // Stable, and linear where the header already has this order, as most do.
-    state
-        .header
-        .entries
-        .sort_by_key(|entry| (entry.begin, entry.end));
+    state.header.entries.sort_by_key(|entry| (entry.begin, entry.end));
     Ok(state.header)
 }
 
@@ -54,15 +47,10 @@ fn invalid(message: &str) -> Error {
 fn text(json: &[u8]) -> Result<&str, Error> {
     // One pass over all of it is faster than a check of each string.
     let text = std::str::from_utf8(json).map_err(|error| {
-        invalid("the header is not UTF-8")
-            .with("column", error.valid_up_to() + 1)
-            .because(error)
+        invalid("the header is not UTF-8").with("column", error.valid_up_to() + 1).because(error)
     })?;
     if !text.starts_with('{') {
-        let actual = text
-            .chars()
-            .next()
-            .map_or_else(String::new, |c| format!("{c:?}"));
+        let actual = text.chars().next().map_or_else(String::new, |c| format!("{c:?}"));
         return Err(invalid("the header does not begin with a brace").with("actual", actual));
     }
     let text = text.trim_end_matches(' ');
@@ -70,10 +58,8 @@ fn text(json: &[u8]) -> Result<&str, Error> {
         Some('}') => Ok(text),
         last => {
             let actual = last.map_or_else(String::new, |c| format!("{c:?}"));
-            Err(
-                invalid("the header does not end with a brace and then only spaces")
-                    .with("actual", actual),
-            )
+            Err(invalid("the header does not end with a brace and then only spaces")
+                .with("actual", actual))
         }
     }
 }
@@ -127,13 +113,7 @@ impl<'de> Visitor<'de> for TopLevel<'_, '_> {
             let name = Box::<str>::from(name);
             match read_entry(state, &mut map) {
                 Ok((dtype, shape, begin, end)) => {
-                    state.header.entries.push(Entry {
-                        name,
-                        dtype,
-                        shape,
-                        begin,
-                        end,
-                    });
+                    state.header.entries.push(Entry { name, dtype, shape, begin, end });
                 }
                 Err(error) => {
                     state.place = Some(("tensor", name));
@@ -194,13 +174,9 @@ impl<'de> Visitor<'de> for EntryFields<'_, '_> {
         let mut others: BTreeSet<Cow<'de, str>> = BTreeSet::new();
         while let Some(key) = map.next_key_seed(Text)? {
             let first = match &*key {
-                "dtype" => dtype
-                    .replace(map.next_value_seed(DtypeName(state))?)
-                    .is_none(),
+                "dtype" => dtype.replace(map.next_value_seed(DtypeName(state))?).is_none(),
                 "shape" => shape.replace(map.next_value_seed(Shape(state))?).is_none(),
-                "data_offsets" => offsets
-                    .replace(map.next_value_seed(Offsets(state))?)
-                    .is_none(),
+                "data_offsets" => offsets.replace(map.next_value_seed(Offsets(state))?).is_none(),
                 _ => {
                     map.next_value_seed(Skip)?;
                     others.insert(key.clone())
@@ -260,12 +236,7 @@ impl<'de> Visitor<'de> for Shape<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u64>, A::Error> {
-        let State {
-            limits,
-            dims,
-            failure,
-            ..
-        } = self.0;
+        let State { limits, dims, failure, .. } = self.0;
         dims.clear();
         while let Some(dim) = seq.next_element()? {
             if dims.len() as u64 >= limits.rank {
@@ -312,10 +283,7 @@ impl<'de> Visitor<'de> for Offsets<'_, '_> {
             _ => {
                 let count = u64::from(begin.is_some()) + u64::from(end.is_some()) + more;
                 let error = invalid("data_offsets are not two numbers");
-                Err(self
-                    .0
-                    .failure
-                    .stop(error.with("expected", 2).with("actual", count)))
+                Err(self.0.failure.stop(error.with("expected", 2).with("actual", count)))
             }
         }
     }
@@ -354,10 +322,8 @@ impl<'de> Visitor<'de> for Metadata<'_, '_> {
                 }
             };
             if state.header.metadata.contains_key(&*key) {
-                let error = Error::new(
-                    ErrorKind::DuplicateMetadata,
-                    "a key stands twice in the metadata",
-                );
+                let error =
+                    Error::new(ErrorKind::DuplicateMetadata, "a key stands twice in the metadata");
                 return Err(state.failure.stop(error.with("key", key)));
             }
             state.header.metadata.insert(key.into_owned(), value);

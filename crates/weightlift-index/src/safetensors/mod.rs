@@ -81,12 +81,9 @@ pub fn header_span(first: &[u8], file_length: u64, limits: &Limits) -> Result<Ra
     }
     let there = file_length.min(first.len() as u64);
     let Some(prefix) = first.first_chunk().filter(|_| there >= PREFIX) else {
-        return Err(Error::new(
-            ErrorKind::Truncated,
-            "the file is too short to hold a header",
-        )
-        .with("expected", PREFIX)
-        .with("actual", there));
+        return Err(Error::new(ErrorKind::Truncated, "the file is too short to hold a header")
+            .with("expected", PREFIX)
+            .with("actual", there));
     };
     let length = u64::from_le_bytes(*prefix);
     let end = length.checked_add(PREFIX).filter(|end| *end <= file_length);
@@ -99,12 +96,10 @@ pub fn header_span(first: &[u8], file_length: u64, limits: &Limits) -> Result<Ra
         });
     }
     let Some(end) = end else {
-        return Err(
-            Error::new(ErrorKind::HeaderPastEof, "the file ends inside its header")
-                .with("expected", u128::from(length) + u128::from(PREFIX))
-                .with("actual", file_length)
-                .hint("the file is cut short: fetch it again"),
-        );
+        return Err(Error::new(ErrorKind::HeaderPastEof, "the file ends inside its header")
+            .with("expected", u128::from(length) + u128::from(PREFIX))
+            .with("actual", file_length)
+            .hint("the file is cut short: fetch it again"));
     };
     if length == 0 {
         return Err(Error::new(ErrorKind::InvalidHeader, "the header is empty"));
@@ -142,11 +137,9 @@ pub fn parse_header(
         return Err(too_large(json.len() as u64, limits).hint(limits::raise("header_bytes")));
     }
     if data_start > file_length {
-        return Err(
-            Error::new(ErrorKind::HeaderPastEof, "the file ends inside its header")
-                .with("expected", data_start)
-                .with("actual", file_length),
-        );
+        return Err(Error::new(ErrorKind::HeaderPastEof, "the file ends inside its header")
+            .with("expected", data_start)
+            .with("actual", file_length));
     }
     let mut header = header::read(json, limits)?;
     check::layout(&mut header.entries, data_start, file_length)?;

@@ -47,10 +47,7 @@ pub fn assemble(
             assembled.metadata.entry(key).or_insert(value);
         }
         for entry in header.entries {
-            if mapping
-                .as_ref()
-                .is_some_and(|mapping| !mapping.takes(&entry.name, &name))
-            {
+            if mapping.as_ref().is_some_and(|mapping| !mapping.takes(&entry.name, &name)) {
                 assembled.skipped_tensors += 1;
                 continue;
             }
@@ -67,12 +64,7 @@ pub fn assemble(
 fn add(index: &mut Index, source: SourceId, entry: Entry) -> Result<(), Error> {
     let length = entry.end.saturating_sub(entry.begin);
     let storage = StorageId(id(index.storages.len())?);
-    index.storages.push(Storage {
-        source,
-        offset: entry.begin,
-        length,
-        encoding: Encoding::Raw,
-    });
+    index.storages.push(Storage { source, offset: entry.begin, length, encoding: Encoding::Raw });
     index.tensors.push(TensorInfo {
         name: entry.name,
         storage,
@@ -87,12 +79,9 @@ fn add(index: &mut Index, source: SourceId, entry: Entry) -> Result<(), Error> {
 
 fn id(position: usize) -> Result<u32, Error> {
     u32::try_from(position).map_err(|_| {
-        Error::new(
-            ErrorKind::LimitExceeded,
-            "the model has more parts than can be numbered",
-        )
-        .with("limit", u32::MAX)
-        .with("actual", position)
+        Error::new(ErrorKind::LimitExceeded, "the model has more parts than can be numbered")
+            .with("limit", u32::MAX)
+            .with("actual", position)
     })
 }
 
@@ -100,9 +89,10 @@ fn refuse_repeated_files(files: &[(Box<str>, u64, Header)]) -> Result<(), Error>
     let mut names: Vec<&str> = files.iter().map(|(name, ..)| &**name).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(
-            Error::new(ErrorKind::AmbiguousModel, "a file is given twice").with("file", pair[0]),
-        ),
+        Some(pair) => {
+            Err(Error::new(ErrorKind::AmbiguousModel, "a file is given twice")
+                .with("file", pair[0]))
+        }
         None => Ok(()),
     }
 }
@@ -117,13 +107,11 @@ fn refuse_shared_names(files: &[(Box<str>, u64, Header)]) -> Result<(), Error> {
     for (file, _, header) in files {
         for entry in &header.entries {
             if let Some(other) = seen.insert(&entry.name, file) {
-                return Err(
-                    Error::new(ErrorKind::DuplicateTensor, "a tensor stands in two files")
-                        .with("tensor", &entry.name)
-                        .with("file", file)
-                        .with("other_file", other)
-                        .hint("name the files that are the model, or give it an index file"),
-                );
+                return Err(Error::new(ErrorKind::DuplicateTensor, "a tensor stands in two files")
+                    .with("tensor", &entry.name)
+                    .with("file", file)
+                    .with("other_file", other)
+                    .hint("name the files that are the model, or give it an index file"));
             }
         }
     }
@@ -155,22 +143,14 @@ impl<'a> Mapping<'a> {
             *count += 1;
         }
         let numbered = (0..).zip(expected);
-        let shards = index
-            .shards
-            .iter()
-            .map(|name| &**name)
-            .zip(numbered)
-            .collect();
+        let shards = index.shards.iter().map(|name| &**name).zip(numbered).collect();
         Ok(Self { index, shards })
     }
 
     fn takes(&self, tensor: &str, file: &str) -> bool {
         let mapped = self.index.weight_map.get(tensor);
         mapped.is_some_and(|number| {
-            self.index
-                .shards
-                .get(*number as usize)
-                .is_some_and(|shard| **shard == *file)
+            self.index.shards.get(*number as usize).is_some_and(|shard| **shard == *file)
         })
     }
 

@@ -39,19 +39,13 @@ const MOST_LISTED: u64 = 20;
 /// - [`ErrorKind::MissingShards`] if the files are a part of one set; `shards` names the others;
 /// - [`ErrorKind::AmbiguousModel`] otherwise; `files` names the candidates.
 pub fn choose(file_names: &[String], ignore_index: bool) -> Result<Choice, Error> {
-    let mut names: Vec<&str> = file_names
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !name.starts_with('.'))
-        .collect();
+    let mut names: Vec<&str> =
+        file_names.iter().map(String::as_str).filter(|name| !name.starts_with('.')).collect();
     names.sort_unstable();
     names.dedup();
     if !ignore_index {
-        let indexes: Vec<&str> = names
-            .iter()
-            .copied()
-            .filter(|name| name.ends_with(INDEX))
-            .collect();
+        let indexes: Vec<&str> =
+            names.iter().copied().filter(|name| name.ends_with(INDEX)).collect();
         match indexes[..] {
             [] => {}
             [index] => return Ok(Choice::Index(index.into())),
@@ -59,20 +53,13 @@ pub fn choose(file_names: &[String], ignore_index: bool) -> Result<Choice, Error
             _ => return Err(ambiguous("the folder holds several index files", &indexes)),
         }
     }
-    let files: Vec<&str> = names
-        .iter()
-        .copied()
-        .filter(|name| name.ends_with(TENSORS))
-        .collect();
+    let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(TENSORS)).collect();
     if files.is_empty() {
         return Err(no_model(&names));
     }
     let sets = Sets::of(&files);
     if ignore_index {
-        let mut complete = sets
-            .sets
-            .values()
-            .filter(|set| set.missing().next().is_none());
+        let mut complete = sets.sets.values().filter(|set| set.missing().next().is_none());
         return Ok(match (complete.next(), complete.next()) {
             (Some(set), None) => chosen(&set.files),
             _ => chosen(&files),
@@ -120,17 +107,15 @@ impl<'a> Sets<'a> {
                 others += 1;
                 continue;
             };
-            let set = sets
-                .entry((part.name, part.total_text))
-                .or_insert_with(|| Set {
-                    name: part.name,
-                    total: part.total,
-                    total_text: part.total_text,
-                    digits: part.digits,
-                    files: Vec::new(),
-                    numbers: BTreeSet::new(),
-                    repeats: false,
-                });
+            let set = sets.entry((part.name, part.total_text)).or_insert_with(|| Set {
+                name: part.name,
+                total: part.total,
+                total_text: part.total_text,
+                digits: part.digits,
+                files: Vec::new(),
+                numbers: BTreeSet::new(),
+                repeats: false,
+            });
             set.files.push(file);
             let new = set.numbers.insert(part.number);
             set.repeats |= !new || !(1..=part.total).contains(&part.number);
@@ -161,13 +146,7 @@ impl<'a> Part<'a> {
         let (name, number) = rest.rsplit_once('-')?;
         let digits = number.len();
         let (number, total) = (parse_digits(number)?, parse_digits(total_text)?);
-        Some(Self {
-            name,
-            number,
-            total,
-            total_text,
-            digits,
-        })
+        Some(Self { name, number, total, total_text, digits })
     }
 }
 
@@ -191,12 +170,7 @@ fn incomplete(set: &Set<'_>) -> Error {
     // The total stands in a file name and can be any number, so neither are all names listed nor
     // all numbers looked at.
     let count = set.total - set.numbers.len() as u64;
-    let Set {
-        name,
-        total_text,
-        digits,
-        ..
-    } = set;
+    let Set { name, total_text, digits, .. } = set;
     let mut listed: Vec<String> = set
         .missing()
         .take(MOST_LISTED as usize)
@@ -205,28 +179,16 @@ fn incomplete(set: &Set<'_>) -> Error {
     if count > MOST_LISTED {
         listed.push(format!("and {} more", count - MOST_LISTED));
     }
-    Error::new(
-        ErrorKind::MissingShards,
-        "files of the model's set are not there",
-    )
-    .with("shards", join(listed))
-    .with("count", count)
-    .with("of", set.total)
-    .hint("fetch the missing files, or name a single file to load that one alone")
+    Error::new(ErrorKind::MissingShards, "files of the model's set are not there")
+        .with("shards", join(listed))
+        .with("count", count)
+        .with("of", set.total)
+        .hint("fetch the missing files, or name a single file to load that one alone")
 }
 
 fn no_model(names: &[&str]) -> Error {
-    const OTHER: [&str; 9] = [
-        ".incomplete",
-        ".gguf",
-        ".onnx",
-        ".bin",
-        ".pt",
-        ".pth",
-        ".ckpt",
-        ".h5",
-        ".npz",
-    ];
+    const OTHER: [&str; 9] =
+        [".incomplete", ".gguf", ".onnx", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".npz"];
     let error = Error::new(ErrorKind::NoModel, "the folder holds no safetensors file");
     let similar: Vec<&str> = names
         .iter()
@@ -236,9 +198,9 @@ fn no_model(names: &[&str]) -> Error {
     let listed: Vec<&str> = similar.iter().copied().take(MOST_LISTED as usize).collect();
     match listed.first() {
         None => error,
-        Some(first) if first.ends_with(".incomplete") => error
-            .with("files", join(&listed))
-            .hint("a download was interrupted: start it again"),
+        Some(first) if first.ends_with(".incomplete") => {
+            error.with("files", join(&listed)).hint("a download was interrupted: start it again")
+        }
         Some(_) => error
             .with("files", join(&listed))
             .with("count", similar.len())
@@ -266,28 +228,16 @@ mod tests {
     fn one_answer_where_there_is_one() {
         let index = |name: &str| Choice::Index(name.into());
         let table: [(&[&str], Choice); 7] = [
-            (
-                &["model.safetensors", "config.json"],
-                files(&["model.safetensors"]),
-            ),
+            (&["model.safetensors", "config.json"], files(&["model.safetensors"])),
             (&[B, A, "config.json"], files(&[A, B])),
             (&["m-1-of-1.safetensors"], files(&["m-1-of-1.safetensors"])),
             (
                 &["x.safetensors.index.json", A, "consolidated.safetensors"],
                 index("x.safetensors.index.json"),
             ),
-            (
-                &["x.safetensors.index.json", USUAL_INDEX],
-                index(USUAL_INDEX),
-            ),
-            (
-                &["model.safetensors", "._model.safetensors"],
-                files(&["model.safetensors"]),
-            ),
-            (
-                &["model.safetensors", "b.safetensors.incomplete"],
-                files(&["model.safetensors"]),
-            ),
+            (&["x.safetensors.index.json", USUAL_INDEX], index(USUAL_INDEX)),
+            (&["model.safetensors", "._model.safetensors"], files(&["model.safetensors"])),
+            (&["model.safetensors", "b.safetensors.incomplete"], files(&["model.safetensors"])),
         ];
         for (names, choice) in table {
             assert_eq!(pick(names, false).unwrap(), choice, "{names:?}");
@@ -298,15 +248,9 @@ mod tests {
     fn ignoring_the_index_takes_the_set_or_all() {
         let table: [(&[&str], Choice); 4] = [
             (&[USUAL_INDEX, A, B], files(&[A, B])),
-            (
-                &[USUAL_INDEX, A, B, "consolidated.safetensors"],
-                files(&[A, B]),
-            ),
+            (&[USUAL_INDEX, A, B, "consolidated.safetensors"], files(&[A, B])),
             (&[USUAL_INDEX, A], files(&[A])),
-            (
-                &["b.safetensors", "a.safetensors"],
-                files(&["a.safetensors", "b.safetensors"]),
-            ),
+            (&["b.safetensors", "a.safetensors"], files(&["a.safetensors", "b.safetensors"])),
         ];
         for (names, choice) in table {
             assert_eq!(pick(names, true).unwrap(), choice, "{names:?}");
@@ -342,19 +286,9 @@ mod tests {
                 Some(&format!("{A}, m-1-of-2.safetensors")),
             ),
             (&[B], MissingShards, "shards", Some(A)),
-            (
-                &["m-1-of-99.safetensors"],
-                MissingShards,
-                "count",
-                Some("98"),
-            ),
+            (&["m-1-of-99.safetensors"], MissingShards, "count", Some("98")),
             (&[], NoModel, "files", None),
-            (
-                &["config.json", "pytorch_model.bin"],
-                NoModel,
-                "files",
-                Some("pytorch_model.bin"),
-            ),
+            (&["config.json", "pytorch_model.bin"], NoModel, "files", Some("pytorch_model.bin")),
             (
                 &["model.safetensors.incomplete"],
                 NoModel,

@@ -37,12 +37,8 @@ pub struct ShardIndex {
 /// [`ErrorKind::MissingShards`], with all names in `shards`, how many they are in `count`, and how
 /// many the index file names in `of`. If other files are there, the hint names `--ignore-index`.
 pub fn check_present(index: &ShardIndex, present: impl Fn(&str) -> bool) -> Result<(), Error> {
-    let missing: Vec<&str> = index
-        .shards
-        .iter()
-        .map(|name| &**name)
-        .filter(|name| !present(name))
-        .collect();
+    let missing: Vec<&str> =
+        index.shards.iter().map(|name| &**name).filter(|name| !present(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }

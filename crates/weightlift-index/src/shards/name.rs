@@ -69,22 +69,14 @@ fn objection(name: &str) -> Option<&'static str> {
 
 /// Whether Windows would open a device under this name, in whatever folder.
 fn is_device(component: &str) -> bool {
-    let stem = component
-        .split('.')
-        .next()
-        .unwrap_or(component)
-        .trim_end_matches(' ');
+    let stem = component.split('.').next().unwrap_or(component).trim_end_matches(' ');
     let is = |device: &str| stem.eq_ignore_ascii_case(device);
     let numbered = |device: &str| {
         stem.len() == 4
-            && stem
-                .get(..3)
-                .is_some_and(|start| start.eq_ignore_ascii_case(device))
+            && stem.get(..3).is_some_and(|start| start.eq_ignore_ascii_case(device))
             && stem.ends_with(|c: char| c.is_ascii_digit() && c != '0')
     };
-    ["con", "prn", "aux", "nul", "conin$", "conout$"]
-        .into_iter()
-        .any(is)
+    ["con", "prn", "aux", "nul", "conin$", "conout$"].into_iter().any(is)
         || numbered("com")
         || numbered("lpt")
 }
@@ -97,9 +89,9 @@ fn percent_decode(name: &str) -> Option<String> {
     let mut rest = bytes;
     while let Some((&byte, after)) = rest.split_first() {
         let value = match (byte, after) {
-            (b'%', [high, low, ..]) => digit(high)
-                .zip(digit(low))
-                .map(|(high, low)| high * 16 + low),
+            (b'%', [high, low, ..]) => {
+                digit(high).zip(digit(low)).map(|(high, low)| high * 16 + low)
+            }
             _ => None,
         };
         match value.and_then(|value| u8::try_from(value).ok()) {

@@ -42,13 +42,9 @@ pub fn parse_index(json: &[u8], limits: &Limits) -> Result<ShardIndex, Error> {
     })?;
     let mut state = State::new(limits);
     let mut json = serde_json::Deserializer::from_str(text);
-    if let Err(error) = TopLevel(&mut state)
-        .deserialize(&mut json)
-        .and_then(|()| json.end())
-    {
-        let error = state.failure.or(error, || {
-            invalid("the index file is not what the format asks for")
-        });
+    if let Err(error) = TopLevel(&mut state).deserialize(&mut json).and_then(|()| json.end()) {
+        let error =
+            state.failure.or(error, || invalid("the index file is not what the format asks for"));
         return Err(match state.tensor {
             Some(tensor) => error.with("tensor", tensor),
             None => error,
@@ -66,12 +62,7 @@ fn invalid(message: &str) -> Error {
 
 /// Numbers the files by name, where the state numbered them as they came.
 fn sorted(state: State<'_>) -> ShardIndex {
-    let State {
-        mut weight_map,
-        numbers,
-        metadata,
-        ..
-    } = state;
+    let State { mut weight_map, numbers, metadata, .. } = state;
     let mut shards: Vec<(Box<str>, u32)> = numbers.into_iter().collect();
     shards.sort_unstable();
     let mut new = vec![0; shards.len()];
@@ -82,11 +73,7 @@ fn sorted(state: State<'_>) -> ShardIndex {
         *number = new[*number as usize];
     }
     let shards = shards.into_iter().map(|(name, _)| name).collect();
-    ShardIndex {
-        weight_map,
-        shards,
-        metadata,
-    }
+    ShardIndex { weight_map, shards, metadata }
 }
 
 /// What the visitors share.
@@ -127,11 +114,8 @@ impl<'a> State<'a> {
             None => {
                 check_name(file)?;
                 let number = u32::try_from(self.numbers.len()).map_err(|_| {
-                    Error::new(
-                        ErrorKind::LimitExceeded,
-                        "the index file names too many files",
-                    )
-                    .with("limit", u32::MAX)
+                    Error::new(ErrorKind::LimitExceeded, "the index file names too many files")
+                        .with("limit", u32::MAX)
                 })?;
                 self.numbers.insert(file.into(), number);
                 number
@@ -153,9 +137,7 @@ impl<'a> State<'a> {
             );
             return Err(error.hint(limits::raise("tensors")));
         }
-        let number = self
-            .number(file)
-            .map_err(|error| error.with("tensor", &tensor))?;
+        let number = self.number(file).map_err(|error| error.with("tensor", &tensor))?;
         // Looked up before it is put in, so that the error can name both.
         if let Some(earlier) = self.weight_map.get(&tensor) {
             let earlier = self.numbers.iter().find(|(_, number)| *number == earlier);
@@ -209,9 +191,7 @@ impl<'de> Visitor<'de> for TopLevel<'_, '_> {
         if keys.contains("weight_map") {
             return Ok(());
         }
-        Err(state
-            .failure
-            .stop(invalid("the index file lacks a key").with("key", "weight_map")))
+        Err(state.failure.stop(invalid("the index file lacks a key").with("key", "weight_map")))
     }
 }
 
@@ -243,9 +223,7 @@ impl<'de> Visitor<'de> for WeightMap<'_, '_> {
                     return Err(error);
                 }
             };
-            state
-                .add(tensor, &file)
-                .map_err(|error| state.failure.stop(error))?;
+            state.add(tensor, &file).map_err(|error| state.failure.stop(error))?;
         }
         Ok(())
     }
@@ -279,10 +257,8 @@ impl<'de> Visitor<'de> for Metadata<'_, '_> {
         while let Some(key) = map.next_key_seed(Text)? {
             let value = map.next_value_seed(Scalar)?;
             if !keys.insert(key.clone()) {
-                let error = Error::new(
-                    ErrorKind::DuplicateMetadata,
-                    "a key stands twice in the metadata",
-                );
+                let error =
+                    Error::new(ErrorKind::DuplicateMetadata, "a key stands twice in the metadata");
                 return Err(state.failure.stop(error.with("key", key)));
             }
             if let Some(value) = value {

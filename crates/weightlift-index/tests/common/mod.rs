@@ -40,13 +40,7 @@ pub fn header(entries: &[String]) -> String {
 /// A header of U8 tensors, by names and ranges.
 pub fn ranges(tensors: Ranges<'_>) -> String {
     let entry = |&(name, begin, end): &(&str, u64, u64)| {
-        entry(
-            name,
-            "U8",
-            &format!("[{}]", end.saturating_sub(begin)),
-            begin,
-            end,
-        )
+        entry(name, "U8", &format!("[{}]", end.saturating_sub(begin)), begin, end)
     };
     header(&tensors.iter().map(entry).collect::<Vec<_>>())
 }
@@ -60,10 +54,7 @@ pub fn shard(names: &[&str]) -> Header {
         begin: 8 + 4 * i,
         end: 12 + 4 * i,
     };
-    Header {
-        entries: (0..).zip(names).map(at).collect(),
-        ..Header::default()
-    }
+    Header { entries: (0..).zip(names).map(at).collect(), ..Header::default() }
 }
 
 /// Tensors by name, begin and end.
