@@ -57,10 +57,13 @@ fn headers(c: &mut Criterion) {
 fn index_files(c: &mut Criterion) {
     let mut text = String::from("{\"weight_map\":{");
     for i in 0..100_000 {
-        let comma = if i == 0 { "" } else { "," };
-        let shard = i / 1000;
-        write!(text, "{comma}\"model.layers.{i}.mlp.up_proj.weight\":\"model-{shard:05}-of-00100.safetensors\"")
-            .expect("writing to a string cannot fail");
+        let (comma, shard) = (if i == 0 { "" } else { "," }, i / 1000);
+        write!(
+            text,
+            "{comma}\"model.layers.{i}.mlp.up_proj.weight\":\
+             \"model-{shard:05}-of-00100.safetensors\""
+        )
+        .expect("writing to a string cannot fail");
     }
     text.push_str("}}");
     let mut group = c.benchmark_group("index file");

@@ -16,6 +16,24 @@
 //! 2. [`shards::parse_index`] and [`shards::check_present`], where there is an index file;
 //! 3. for each file [`safetensors::header_span`], then [`safetensors::parse_header`];
 //! 4. [`shards::assemble`] joins the headers to one [`Index`].
+//!
+//! ```
+//! use weightlift_index::safetensors::{header_span, parse_header};
+//! use weightlift_index::{Limits, shards};
+//!
+//! let text = r#"{"w":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
+//! let file = [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &[0; 12]].concat();
+//!
+//! let (length, limits) = (file.len() as u64, Limits::default());
+//! let span = header_span(&file[..64], length, &limits)?;
+//! let json = &file[span.start as usize..span.end as usize];
+//! let header = parse_header(json, span.end, length, &limits)?;
+//!
+//! let index = shards::assemble(vec![("model.safetensors".into(), length, header)], None)?;
+//! let w = index.require("w")?;
+//! assert_eq!((w.length, &w.shape[..]), (12, &[2, 3][..]));
+//! # Ok::<(), weightlift_index::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

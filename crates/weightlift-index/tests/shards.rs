@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_error, shard};
+use common::{Values, assert_error, shard};
 use weightlift_index::safetensors::Header;
 use weightlift_index::shards::{Choice, ShardIndex, assemble, check_present, choose, parse_index};
 use weightlift_index::{Error, ErrorKind, Index, Limits};
@@ -159,7 +159,7 @@ fn an_index_file_is_parsed_whole() {
 #[test]
 fn an_index_file_that_is_not_one_is_refused() {
     use ErrorKind::{DuplicateMetadata, DuplicateTensor, InvalidIndex, LimitExceeded};
-    let table: &[(&[u8], ErrorKind, &[(&str, &str)])] = &[
+    let table: &[(&[u8], ErrorKind, Values)] = &[
         (b"", InvalidIndex, &[("line", "1")]),
         (b"[]", InvalidIndex, &[("line", "1")]),
         (b"{}", InvalidIndex, &[("key", "weight_map")]),

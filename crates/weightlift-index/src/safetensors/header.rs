@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::{Entry, Header};
+use super::{Entry, Header, check};
 use crate::json::{Failure, Skip, Text};
 use crate::limits::{self, Limits};
 use crate::{Dtype, Error, ErrorKind};
@@ -34,7 +33,7 @@ pub(super) fn read(json: &[u8], limits: &Limits) -> Result<Header, Error> {
             None => error,
         });
     }
-    refuse_duplicates(&state.header.entries)?;
+    check::names(&state.header.entries)?;
     // Stable, and linear where the header already has this order, as most do.
     state.header.entries.sort_by_key(|entry| (entry.begin, entry.end));
     Ok(state.header)
@@ -145,90 +144,10 @@ fn read_entry<'de, A: MapAccess<'de>>(
     }
     let fields = map.next_value_seed(EntryFields(&mut *state))?;
     let (dtype, shape, begin, end) = &fields;
-    match check(dtype, shape, *begin, *end) {
+    match check::tensor(dtype, shape, *begin, *end) {
         Ok(()) => Ok(fields),
         Err(error) => Err(state.failure.stop(error)),
     }
-}
-
-/// Checks that a tensor's range has the length that its shape asks for.
-fn check(dtype: &Dtype, shape: &[u64], begin: u64, end: u64) -> Result<(), Error> {
-    let Some(actual) = end.checked_sub(begin) else {
-        return Err(Error::new(ErrorKind::Reversed, "a tensor ends before it begins")
-            .with("offset", format_args!("{begin}..{end}")));
-    };
-    let about = |kind, message| {
-        Error::new(kind, message).with("dtype", dtype).with("shape", format_args!("{shape:?}"))
-    };
-    let overflow = || about(ErrorKind::Overflow, "a tensor's shape is too large to be a size");
-    let elements = elements(shape).ok_or_else(overflow)?;
-    let Some(layout) = dtype.layout() else {
-        return Ok(());
-    };
-    if !elements.is_multiple_of(u64::from(layout.elements)) {
-        return Err(about(ErrorKind::Misaligned, "a tensor does not end at a byte boundary"));
-    }
-    let expected = dtype.bytes_for(elements).ok_or_else(overflow)?;
-    if expected != actual {
-        return Err(about(
-            ErrorKind::SizeMismatch,
-            "a tensor's range is not as long as its shape asks for",
-        )
-        .with("offset", format_args!("{begin}..{end}"))
-        .with("expected", expected)
-        .with("actual", actual));
-    }
-    Ok(())
-}
-
-/// The number of elements; `None` if the shape breaks the rule of the [module](super).
-fn elements(shape: &[u64]) -> Option<u64> {
-    let mut product = 1u64;
-    let mut empty = false;
-    for &dim in shape {
-        if dim > i64::MAX as u64 {
-            return None;
-        }
-        if dim == 0 {
-            empty = true;
-        } else {
-            product = product.checked_mul(dim)?;
-        }
-    }
-    Some(if empty { 0 } else { product })
-}
-
-/// Finds a name that stands twice.
-///
-/// Sorting hashes is faster than filling a set, and takes 16 bytes a tensor for a short time. The
-/// hash is keyed at random, so that nobody can choose names that collide.
-fn refuse_duplicates(entries: &[Entry]) -> Result<(), Error> {
-    let hasher = RandomState::new();
-    let mut hashes: Vec<(u64, usize)> =
-        entries.iter().enumerate().map(|(i, entry)| (hasher.hash_one(&*entry.name), i)).collect();
-    hashes.sort_unstable();
-    let mut duplicate: Option<(usize, usize)> = None;
-    for same_hash in hashes.chunk_by(|a, b| a.0 == b.0) {
-        for (position, &(_, second)) in same_hash.iter().enumerate().skip(1) {
-            let earlier = &same_hash[..position];
-            let first = earlier.iter().find(|(_, i)| entries[*i].name == entries[second].name);
-            if let Some(&(_, first)) = first {
-                // The one that a reader of the header meets first, whatever the hashes.
-                if duplicate.is_none_or(|(_, known)| second < known) {
-                    duplicate = Some((first, second));
-                }
-                break;
-            }
-        }
-    }
-    let Some((first, second)) = duplicate else {
-        return Ok(());
-    };
-    let show = |entry: &Entry| format!("{} {}..{}", entry.dtype, entry.begin, entry.end);
-    Err(Error::new(ErrorKind::DuplicateTensor, "a tensor stands twice in the header")
-        .with("tensor", &entries[second].name)
-        .with("expected", "one entry")
-        .with("actual", format_args!("{} and {}", show(&entries[first]), show(&entries[second]))))
 }
 
 /// An entry: the fields of one tensor.

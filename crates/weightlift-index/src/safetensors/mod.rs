@@ -17,8 +17,8 @@
 //! - fields of an entry that the format does not define are ignored;
 //! - offsets need no alignment.
 
+mod check;
 mod header;
-mod layout;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -142,7 +142,7 @@ pub fn parse_header(
             .with("actual", file_length));
     }
     let mut header = header::read(json, limits)?;
-    layout::check(&mut header.entries, data_start, file_length)?;
+    check::layout(&mut header.entries, data_start, file_length)?;
     Ok(header)
 }
 

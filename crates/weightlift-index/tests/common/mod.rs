@@ -38,7 +38,7 @@ pub fn header(entries: &[String]) -> String {
 }
 
 /// A header of U8 tensors, by names and ranges.
-pub fn ranges(tensors: &[(&str, u64, u64)]) -> String {
+pub fn ranges(tensors: Ranges<'_>) -> String {
     let entry = |&(name, begin, end): &(&str, u64, u64)| {
         entry(name, "U8", &format!("[{}]", end.saturating_sub(begin)), begin, end)
     };
@@ -57,12 +57,18 @@ pub fn shard(names: &[&str]) -> Header {
     Header { entries: (0..).zip(names).map(at).collect(), ..Header::default() }
 }
 
+/// Tensors by name, begin and end.
+pub type Ranges<'a> = &'a [(&'a str, u64, u64)];
+
+/// Named values of an error.
+pub type Values<'a> = &'a [(&'a str, &'a str)];
+
 /// Asserts the kind and named values of an error.
 #[track_caller]
 pub fn assert_error<T: std::fmt::Debug>(
     result: Result<T, Error>,
     kind: ErrorKind,
-    values: &[(&str, &str)],
+    values: Values<'_>,
 ) {
     let error = result.expect_err("an error was expected");
     assert_eq!(error.kind(), kind, "{error}");
