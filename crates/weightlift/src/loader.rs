@@ -7,7 +7,7 @@ use crate::device::cuda::Platform;
 use crate::error::{Error, Result};
 use crate::load::{self, From, Loaded, Request, Staging};
 use crate::memory::Quarantine;
-use crate::options::Options;
+use crate::options::{DeviceChoice, Options};
 use crate::plan::{self, Plan};
 use crate::report::Quarantined;
 use crate::source::Model;
@@ -78,7 +78,8 @@ impl Loader {
         load::load(self, From::Opened(model), request)
     }
 
-    /// The plan that a load of these tensors would follow in `blocks`, without loading.
+    /// The plan that a load of these tensors would follow, without loading: with staging memory
+    /// unless the request or the loader says `host`.
     ///
     /// # Errors
     ///
@@ -88,8 +89,9 @@ impl Loader {
         let threads = request.reading_threads_or(&self.options);
         let readers = crate::route::readers(threads, crate::system::processors());
         let bytes = load::bytes_of(model, &wanted);
-        let geometry =
-            plan::Geometry::new(&self.options, self.options.staging_budget(), bytes, readers)?;
+        let staged = request.device_or(&self.options) != DeviceChoice::Host;
+        let budget = if staged { self.options.staging_budget() } else { u64::MAX };
+        let geometry = plan::Geometry::new(&self.options, budget, bytes, readers)?;
         Ok(plan::build(
             model.index(),
             &load::storages_of(model, &wanted),

@@ -23,6 +23,8 @@ pub enum Fault {
     Errno(u64, i32),
     /// From the n-th read on every read finds the end of the file.
     Ends(u64),
+    /// Every read finds its handle stale, as on NFS.
+    Stale,
     /// Every read takes this long.
     Slow(Duration),
     /// The n-th read panics.
@@ -110,6 +112,7 @@ impl OpenSource for Opened {
             Fault::Errno(nth, errno) if number == nth => {
                 return Err(io::Error::from_raw_os_error(errno));
             }
+            Fault::Stale => return Err(io::ErrorKind::StaleNetworkFileHandle.into()),
             Fault::Ends(nth) if number >= nth => most = 0,
             Fault::Slow(time) => std::thread::sleep(time),
             Fault::Panics(nth) if number == nth => panic!("a source that panics"),

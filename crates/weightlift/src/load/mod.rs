@@ -77,7 +77,10 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
     let wanted = select(&model, request.patterns())?;
     let bytes = bytes_of(&model, &wanted);
     let need = Need { options, bytes, readers, quarantine: &loader.quarantine };
-    let geometry = Geometry::new(options, options.staging_budget(), bytes, readers)?;
+    // The host route stages nothing: the budget does not bound its pieces.
+    let staged = start.id() != DeviceId::Host;
+    let budget = if staged { options.staging_budget() } else { u64::MAX };
+    let geometry = Geometry::new(options, budget, bytes, readers)?;
     let planning = Instant::now();
     let build = |block_size, piece_size| {
         plan::build(model.index(), &storages_of(&model, &wanted), block_size, piece_size)
@@ -108,7 +111,7 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
     let (locations, route, measures, delivered) = match device {
         None => {
             report.decide("route", route, why);
-            let readers = geometry.readers.max(readers.min(plan.pieces.len()));
+            let readers = readers.min(plan.pieces.len()).max(1);
             let (locations, measures, delivered) =
                 conductor.into_host(&plan, readers, &stop, &mut report)?;
             (locations, route, measures, delivered)
@@ -125,7 +128,7 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
                 plan = build(ring.block_size(), piece_size);
                 (report.block_size, report.piece_size) = (ring.block_size(), piece_size);
             }
-            let readers = readers.min(plan.pieces.len().max(1));
+            let readers = geometry.readers.min(plan.pieces.len()).max(1);
             let (locations, measures, delivered) =
                 conductor.onto_device(&plan, readers, &stop, &device, &ring, &mut report)?;
             report.staging_bytes_peak = ring.take_peak();

@@ -51,6 +51,9 @@ pub(crate) trait Registration: fmt::Debug + Send + Sync {
     /// Ends it. `false`: it may still be pinned, so the memory must stay mapped.
     #[must_use]
     fn unregister(&mut self) -> bool;
+
+    /// Leaves it pinned for good: somebody may still copy from it.
+    fn abandon(&mut self);
 }
 
 /// Counts what was given up because it could not be proved idle or could not be destroyed.

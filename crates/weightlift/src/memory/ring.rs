@@ -114,9 +114,16 @@ impl Drop for Ring {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        let unpinned =
-            self.registration.as_mut().is_none_or(|registration| registration.unregister());
-        if unpinned && !*self.may_be_read.get_mut() {
+        let may_be_read = *self.may_be_read.get_mut();
+        let free = match &mut self.registration {
+            Some(registration) if may_be_read => {
+                registration.abandon();
+                false
+            }
+            Some(registration) => registration.unregister(),
+            None => !may_be_read,
+        };
+        if free {
             // SAFETY: the region is not used after this: the drop of its owner is under way.
             unsafe { ManuallyDrop::drop(&mut self.region) };
         } else {

@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use weightlift_cuda_sys::{CuContext, CuDevice, CuStatus, Driver};
@@ -18,7 +19,10 @@ use crate::memory::{Quarantine, Registrar};
 /// memory that we allocate is theirs to use. The context is never reset.
 pub(crate) struct CudaDevice {
     pub(super) driver: &'static Driver,
-    pub(super) quarantine: Arc<Quarantine>,
+    quarantine: Arc<Quarantine>,
+    /// Something of the context was given up: releasing it would free that under whoever
+    /// still uses it.
+    gave_up: AtomicBool,
     /// CUDA's version as the driver gives it: 12080 is 12.8.
     pub(super) version: c_int,
     ordinal: u32,
@@ -45,7 +49,8 @@ impl CudaDevice {
                 .with("device", format!("cuda:{ordinal}")));
         }
         let poisoned = OnceLock::new();
-        Ok(Self { driver, quarantine, version, ordinal, handle, context, name, poisoned })
+        let gave_up = AtomicBool::new(false);
+        Ok(Self { driver, quarantine, gave_up, version, ordinal, handle, context, name, poisoned })
     }
 
     pub(crate) fn ordinal(&self) -> u32 {
@@ -93,6 +98,23 @@ impl CudaDevice {
         Err(error)
     }
 
+    /// Counts memory of the context that is given up, and keeps the context for it.
+    pub(super) fn give_up_bytes(&self, bytes: u64) {
+        self.gave_up.store(true, Ordering::Relaxed);
+        self.quarantine.add_bytes(bytes);
+    }
+
+    /// Counts a handle of the context that is given up, and keeps the context for it.
+    pub(super) fn give_up_handle(&self) {
+        self.gave_up.store(true, Ordering::Relaxed);
+        self.quarantine.add_handle();
+    }
+
+    /// Keeps the context for good: pinned memory of it stays pinned.
+    pub(super) fn keep_context(&self) {
+        self.gave_up.store(true, Ordering::Relaxed);
+    }
+
     /// Free and total bytes of the device, if the driver tells.
     pub(super) fn memory_info(&self) -> Option<(u64, u64)> {
         let (mut free, mut total) = (0, 0);
@@ -130,6 +152,10 @@ impl Drop for CudaDevice {
         if forked() {
             return;
         }
+        if *self.gave_up.get_mut() {
+            self.quarantine.add_handle();
+            return;
+        }
         // SAFETY: retained once by `retain`; memory and streams of ours hold the device, so
         // none is left.
         let status = unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.handle) };
@@ -159,7 +185,7 @@ impl Drop for Current<'_> {
         let restored =
             unsafe { set(self.previous).is_success() || set(self.previous).is_success() };
         if !restored {
-            self.device.quarantine.add_handle();
+            self.device.give_up_handle();
         }
     }
 }

@@ -212,7 +212,7 @@ impl Drop for Stream {
             status.is_success() || status == CuStatus::DEINITIALIZED
         });
         if !destroyed {
-            self.device.quarantine.add_handle();
+            self.device.give_up_handle();
         }
     }
 }
@@ -252,7 +252,7 @@ impl Drop for Event {
             status.is_success() || status == CuStatus::DEINITIALIZED
         });
         if !destroyed {
-            self.device.quarantine.add_handle();
+            self.device.give_up_handle();
         }
     }
 }

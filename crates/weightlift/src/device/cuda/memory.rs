@@ -74,7 +74,7 @@ impl Drop for Allocation {
                 status.is_success() || status == CuStatus::DEINITIALIZED
             });
         if !freed {
-            self.device.quarantine.add_bytes(self.bytes);
+            self.device.give_up_bytes(self.bytes);
         }
     }
 }
@@ -129,13 +129,21 @@ impl Registration for Pinned {
         if forked() {
             return true;
         }
-        self.device.enter().is_ok_and(|_current| {
+        let unregistered = self.device.enter().is_ok_and(|_current| {
             // SAFETY: registered by `register` and not unregistered before.
             let status = unsafe {
                 (self.device.driver.cuMemHostUnregister)(self.range.pointer.as_ptr().cast())
             };
             status.is_success() || status == CuStatus::DEINITIALIZED
-        })
+        });
+        if !unregistered {
+            self.device.keep_context();
+        }
+        unregistered
+    }
+
+    fn abandon(&mut self) {
+        self.device.keep_context();
     }
 }
 

@@ -15,6 +15,10 @@ impl Registration for Pinned {
         self.log.lock().unwrap().push("unregister");
         self.works
     }
+
+    fn abandon(&mut self) {
+        self.log.lock().unwrap().push("abandon");
+    }
 }
 
 struct Pins {
@@ -109,12 +113,14 @@ fn copies_that_failed_to_start_free_the_block_only_if_none_runs() {
 #[test]
 fn a_ring_dropped_with_copies_under_way_waits_for_them() {
     for ends in [true, false] {
-        let (ring, quarantine, _) = ring(1);
+        let (ring, quarantine, log) = ring(1);
         let filled = ring.acquire(&|| false).unwrap().seal().unwrap();
         let in_flight = filled.submit(|_| Ok(Arc::new(Ends(ends)))).unwrap();
         drop(ring);
         drop(in_flight);
         assert_eq!(quarantine.bytes() > 0, !ends);
+        let last = if ends { "unregister" } else { "abandon" };
+        assert_eq!(log.lock().unwrap().as_slice(), [last], "no unpinning under a copy");
     }
 }
 
