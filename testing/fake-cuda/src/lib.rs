@@ -7,11 +7,11 @@
 //!
 //! | part | models |
 //! |---|---|
-//! | `exports` | the driver's functions |
+//! | `exports`, `copies` | the driver's functions |
 //! | `world` | the process's one state: devices, primary contexts, current contexts, fork |
 //! | `memory` | device memory, kept sparsely or reduced to a digest |
 //! | `host` | the caller's memory: registrations, reads that survive unmapping |
-//! | `streams` | streams, events, the order of work |
+//! | `streams`, `work` | streams, events, the order of work |
 //! | `faults` | scripted failures and call counts |
 //! | `control` | the `fake_cuda_*` functions by which [`FakeCuda`] scripts all this |
 //!
@@ -42,12 +42,14 @@
 mod client;
 mod config;
 mod control;
+mod copies;
 mod digest;
 mod exports;
 mod faults;
 mod host;
 mod memory;
 mod streams;
+mod work;
 mod world;
 
 pub use client::{FakeCuda, Guard, Mode, library_path, library_without};
