@@ -28,10 +28,7 @@ pub enum LoadError {
 }
 
 fn list(tried: &[(String, String)]) -> String {
-    let each: Vec<_> = tried
-        .iter()
-        .map(|(name, why)| format!("{name} ({why})"))
-        .collect();
+    let each: Vec<_> = tried.iter().map(|(name, why)| format!("{name} ({why})")).collect();
     each.join(", ")
 }
 
@@ -40,11 +37,8 @@ fn list(tried: &[(String, String)]) -> String {
 /// `libcuda.so` alone exists where only the development link is installed. Under WSL the driver
 /// lies in a folder of Windows that not every distribution's linker cache lists.
 #[cfg(not(windows))]
-pub(crate) const DRIVER_NAMES: &[&str] = &[
-    "libcuda.so.1",
-    "libcuda.so",
-    "/usr/lib/wsl/lib/libcuda.so.1",
-];
+pub(crate) const DRIVER_NAMES: &[&str] =
+    &["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"];
 /// The driver's name on Windows, where it is installed into the system folder.
 #[cfg(windows)]
 pub(crate) const DRIVER_NAMES: &[&str] = &["nvcuda.dll"];

@@ -28,14 +28,7 @@ fn without_a_path_the_usual_names_are_tried() {
         Err(LoadError::NotFound { tried }) => {
             let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
             #[cfg(not(windows))]
-            assert_eq!(
-                names,
-                [
-                    "libcuda.so.1",
-                    "libcuda.so",
-                    "/usr/lib/wsl/lib/libcuda.so.1"
-                ]
-            );
+            assert_eq!(names, ["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"]);
             #[cfg(windows)]
             assert_eq!(names, ["nvcuda.dll"]);
         }
@@ -57,10 +50,7 @@ fn a_library_that_is_not_the_driver_is_told_by_its_missing_function() {
 fn an_unknown_code_is_a_value_with_a_name() {
     assert_eq!(CuStatus(12345).name(None), "CUDA_ERROR_12345");
     assert_eq!(CuStatus(12345).to_string(), "CUDA_ERROR_12345 (12345)");
-    assert_eq!(
-        CuStatus::OUT_OF_MEMORY.to_string(),
-        "CUDA_ERROR_OUT_OF_MEMORY (2)"
-    );
+    assert_eq!(CuStatus::OUT_OF_MEMORY.to_string(), "CUDA_ERROR_OUT_OF_MEMORY (2)");
 }
 
 #[test]

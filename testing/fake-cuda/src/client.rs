@@ -49,10 +49,7 @@ impl FakeCuda {
         // SAFETY: the library's initialisers are the Rust runtime's.
         let library = unsafe { Library::new(path) };
         let library = library.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        FakeCuda {
-            library: ManuallyDrop::new(library),
-            path: path.to_owned(),
-        }
+        FakeCuda { library: ManuallyDrop::new(library), path: path.to_owned() }
     }
 
     /// Waits until no other test uses the driver.
@@ -204,10 +201,7 @@ impl FakeCuda {
         let mut into = Digest::default();
         // SAFETY: the pointer is a reference; the address is checked.
         let found = unsafe { digest(address, &mut into) };
-        assert!(
-            found,
-            "{address:#x} is not allocated, or its bytes are kept"
-        );
+        assert!(found, "{address:#x} is not allocated, or its bytes are kept");
         into
     }
 
@@ -229,15 +223,12 @@ pub fn library_path() -> PathBuf {
     let folders = program.ancestors().skip(1).take(2);
     // The folder of dependencies first: what cargo puts elsewhere is a copy, which can be old.
     let candidates = folders.flat_map(|folder| [folder.join("deps").join(NAME), folder.join(NAME)]);
-    candidates
-        .clone()
-        .find(|path| path.is_file())
-        .unwrap_or_else(|| {
-            panic!(
-                "the fake driver is in none of {:?}; `cargo build -p fake-cuda` builds it",
-                candidates.collect::<Vec<_>>()
-            )
-        })
+    candidates.clone().find(|path| path.is_file()).unwrap_or_else(|| {
+        panic!(
+            "the fake driver is in none of {:?}; `cargo build -p fake-cuda` builds it",
+            candidates.collect::<Vec<_>>()
+        )
+    })
 }
 
 /// A copy of the library, written to `folder`, in which the named functions cannot be found: an

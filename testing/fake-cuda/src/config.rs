@@ -109,16 +109,12 @@ impl Config {
     pub(crate) fn parse(text: &str) -> Result<Config, String> {
         let mut config = Config::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (name, value) = part
-                .split_once('=')
-                .ok_or_else(|| format!("`{part}` is not `field=value`"))?;
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` is not `field=value`"))?;
             let field = config
                 .field(name.trim())
                 .ok_or_else(|| format!("no setting is called `{name}`"))?;
-            *field = value
-                .trim()
-                .parse()
-                .map_err(|_| format!("`{value}` is not a number"))?;
+            *field = value.trim().parse().map_err(|_| format!("`{value}` is not a number"))?;
         }
         Ok(config)
     }
@@ -131,12 +127,7 @@ mod tests {
     #[test]
     fn settings_are_read_by_name() {
         let config = Config::parse("devices=2,version=12040,discard=1").unwrap();
-        let expected = Config {
-            devices: 2,
-            version: 12040,
-            discard: 1,
-            ..Config::default()
-        };
+        let expected = Config { devices: 2, version: 12040, discard: 1, ..Config::default() };
         assert_eq!(config, expected);
         assert_eq!(Config::parse("").unwrap(), Config::default());
         for wrong in ["devices", "devices=two", "device=2"] {

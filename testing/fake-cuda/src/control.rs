@@ -134,8 +134,5 @@ controls! {
 unsafe fn known(name: *const u8, len: usize) -> Option<&'static str> {
     // SAFETY: as promised by the caller.
     let name = unsafe { std::slice::from_raw_parts(name, len) };
-    EXPORTED
-        .iter()
-        .copied()
-        .find(|known| known.as_bytes() == name)
+    EXPORTED.iter().copied().find(|known| known.as_bytes() == name)
 }

@@ -54,11 +54,7 @@ struct Powers {
 }
 
 static POWERS: Powers = {
-    let mut powers = Powers {
-        low: [0; BLOCK],
-        high: [0; BLOCK],
-        step: 1,
-    };
+    let mut powers = Powers { low: [0; BLOCK], high: [0; BLOCK], step: 1 };
     let mut i = 0;
     while i < BLOCK {
         powers.low[i] = powers.step as u32;
@@ -99,11 +95,7 @@ const fn multiply(a: u64, b: u64) -> u64 {
 const fn reduce(n: u128) -> u64 {
     let folded = (n >> 61) as u64 + (n as u64 & PRIME);
     let folded = (folded >> 61) + (folded & PRIME);
-    if folded >= PRIME {
-        folded - PRIME
-    } else {
-        folded
-    }
+    if folded >= PRIME { folded - PRIME } else { folded }
 }
 
 #[cfg(test)]

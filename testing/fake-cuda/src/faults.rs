@@ -34,12 +34,7 @@ pub enum Mode {
 
 impl Faults {
     pub fn arm(&mut self, function: &'static str, nth: u64, status: Status, mode: Mode) {
-        self.armed.push(Armed {
-            function,
-            left: nth.max(1),
-            status,
-            mode,
-        });
+        self.armed.push(Armed { function, left: nth.max(1), status, mode });
     }
 
     pub fn arm_copy(&mut self, nth: u64, status: Status) {

@@ -88,10 +88,7 @@ impl World {
         let gone = self.registrations.remove(place);
         self.counts.registered_bytes -= gone.len as u64;
         if self.pending(|work| work.registration() == Some(gone.id)) {
-            self.violation(format!(
-                "{start:#x}+{} unregistered under a running copy",
-                gone.len
-            ));
+            self.violation(format!("{start:#x}+{} unregistered under a running copy", gone.len));
         }
         Ok(())
     }
@@ -100,10 +97,7 @@ impl World {
     /// is partly registered, or by more than one registration.
     pub fn registration_of(&mut self, start: usize, len: usize) -> Result<Option<u64>, Status> {
         let end = start.checked_add(len).ok_or(status::INVALID_VALUE)?;
-        let touched = self
-            .registrations
-            .iter()
-            .find(|r| start < r.start + r.len && r.start < end);
+        let touched = self.registrations.iter().find(|r| start < r.start + r.len && r.start < end);
         match touched {
             None => Ok(None),
             Some(r) if r.start <= start && end <= r.start + r.len => Ok(Some(r.id)),
@@ -131,10 +125,7 @@ impl World {
         for r in self.registrations.iter_mut().filter(|r| !r.told) {
             r.told = is_gone(r);
             if r.told {
-                found.push(format!(
-                    "{:#x}+{} unmapped while registered",
-                    r.start, r.len
-                ));
+                found.push(format!("{:#x}+{} unmapped while registered", r.start, r.len));
             }
         }
         for text in found {
@@ -200,9 +191,7 @@ fn marked_ranges() -> Option<Vec<(usize, usize)>> {
 
 /// How many bytes of a range lie in `ranges`.
 fn overlap(ranges: &[(usize, usize)], from: usize, to: usize) -> usize {
-    let within = ranges
-        .iter()
-        .map(|&(start, end)| end.min(to).saturating_sub(start.max(from)));
+    let within = ranges.iter().map(|&(start, end)| end.min(to).saturating_sub(start.max(from)));
     within.sum()
 }
 

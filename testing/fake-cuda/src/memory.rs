@@ -24,10 +24,7 @@ pub(crate) struct Allocation {
 }
 
 enum Contents {
-    Kept {
-        fill: u8,
-        chunks: BTreeMap<u64, Box<[u8]>>,
-    },
+    Kept { fill: u8, chunks: BTreeMap<u64, Box<[u8]>> },
     Discarded(Digest),
 }
 
@@ -57,17 +54,9 @@ impl World {
         let contents = if self.config.discard != 0 {
             Contents::Discarded(Digest::default())
         } else {
-            Contents::Kept {
-                fill: self.config.fill as u8,
-                chunks: BTreeMap::new(),
-            }
+            Contents::Kept { fill: self.config.fill as u8, chunks: BTreeMap::new() }
         };
-        let allocation = Allocation {
-            start,
-            len,
-            device,
-            contents: Mutex::new(contents),
-        };
+        let allocation = Allocation { start, len, device, contents: Mutex::new(contents) };
         self.memory.live.insert(start, Arc::new(allocation));
         Ok(start)
     }
@@ -86,10 +75,7 @@ impl World {
             return Err(status::INVALID_VALUE);
         };
         if self.pending(|work| work.allocation() == Some(start)) {
-            self.violation(format!(
-                "{start:#x}+{} freed under a running copy",
-                gone.len
-            ));
+            self.violation(format!("{start:#x}+{} freed under a running copy", gone.len));
         }
         self.memory.freed.insert(start, gone.len);
         let taken = gone.len.next_multiple_of(ALIGN);
@@ -201,8 +187,7 @@ impl Allocation {
                 into[0] = !old[0];
                 Ok(())
             };
-            self.write(offset, 1, flip)
-                .expect("a write from memory does not fail");
+            self.write(offset, 1, flip).expect("a write from memory does not fail");
         } else if let Contents::Discarded(digest) = &mut *self.contents() {
             digest.disturb(offset);
         }

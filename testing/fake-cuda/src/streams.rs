@@ -58,11 +58,7 @@ struct Operation {
 
 impl World {
     pub fn create_stream(&mut self, device: usize, blocking: bool) -> u64 {
-        let kind = if blocking {
-            Kind::Blocking
-        } else {
-            Kind::NonBlocking
-        };
+        let kind = if blocking { Kind::Blocking } else { Kind::NonBlocking };
         self.start_stream(device, kind)
     }
 
@@ -112,16 +108,9 @@ impl World {
         let stream = self.streams.all.get_mut(&id).expect("resolved before");
         stream.issued += 1;
         let number = stream.issued;
-        stream.queue.push_back(Arc::new(Operation {
-            number,
-            after,
-            work,
-        }));
+        stream.queue.push_back(Arc::new(Operation { number, after, work }));
         CHANGED.notify_all();
-        Point {
-            stream: id,
-            operation: number,
-        }
+        Point { stream: id, operation: number }
     }
 
     /// The points that are reached when the stream has nothing to do.
@@ -157,10 +146,7 @@ impl World {
 
     pub fn create_event(&mut self, device: usize) -> u64 {
         let id = self.next_id();
-        let event = Event {
-            device,
-            recorded: None,
-        };
+        let event = Event { device, recorded: None };
         self.streams.events.insert(id, event);
         id
     }
@@ -184,10 +170,8 @@ impl World {
 
     pub fn record(&mut self, event: u64, stream: u64) -> Result<(), Status> {
         self.recorded(event)?;
-        let (of_event, of_stream) = (
-            self.streams.events[&event].device,
-            self.streams.all[&stream].device,
-        );
+        let (of_event, of_stream) =
+            (self.streams.events[&event].device, self.streams.all[&stream].device);
         if of_event != of_stream {
             self.violation(format!(
                 "event of device {of_event} recorded in a stream of device {of_stream}"
@@ -203,10 +187,7 @@ impl World {
 
     pub fn streams_and_events(&self) -> (usize, usize) {
         let named = |s: &&Stream| !s.destroyed && s.kind != Kind::Legacy;
-        (
-            self.streams.all.values().filter(named).count(),
-            self.streams.events.len(),
-        )
+        (self.streams.all.values().filter(named).count(), self.streams.events.len())
     }
 
     /// What goes with a context: the handles of its streams and events.
@@ -219,9 +200,7 @@ impl World {
             }
         }
         let events = self.streams.events.len();
-        self.streams
-            .events
-            .retain(|_, event| event.device != device);
+        self.streams.events.retain(|_, event| event.device != device);
         self.devices[device].legacy = None;
         CHANGED.notify_all();
         (streams, events - self.streams.events.len())
@@ -229,14 +208,8 @@ impl World {
 
     fn start_stream(&mut self, device: usize, kind: Kind) -> u64 {
         let id = self.next_id();
-        let stream = Stream {
-            device,
-            kind,
-            queue: VecDeque::new(),
-            issued: 0,
-            done: 0,
-            destroyed: false,
-        };
+        let stream =
+            Stream { device, kind, queue: VecDeque::new(), issued: 0, done: 0, destroyed: false };
         self.streams.all.insert(id, stream);
         thread::Builder::new()
             .name("fake-cuda stream".into())
@@ -246,10 +219,7 @@ impl World {
     }
 
     fn end_of(&self, id: u64) -> Point {
-        Point {
-            stream: id,
-            operation: self.streams.all[&id].issued,
-        }
+        Point { stream: id, operation: self.streams.all[&id].issued }
     }
 
     /// The legacy stream and the blocking streams of a device wait for each other.

@@ -278,10 +278,7 @@ impl World {
     pub fn violation(&mut self, text: String) {
         let text = format!("{}: {text}", CALL.get());
         if let Some(path) = std::env::var_os("FAKE_CUDA_VIOLATIONS") {
-            let file = std::fs::File::options()
-                .append(true)
-                .create(true)
-                .open(path);
+            let file = std::fs::File::options().append(true).create(true).open(path);
             // The list below has it in any case.
             let _ = file.and_then(|mut file| writeln!(file, "{text}"));
         }

@@ -119,10 +119,7 @@ fn a_failed_call_does_nothing() {
     let s = Session::new(Config::default());
     s.fake.fail("cuMemAlloc_v2", 1, 2, Mode::Once);
     let mut pointer = 77;
-    assert_eq!(
-        cu!(s, cuMemAlloc_v2(&mut pointer, 512)),
-        CuStatus::OUT_OF_MEMORY
-    );
+    assert_eq!(cu!(s, cuMemAlloc_v2(&mut pointer, 512)), CuStatus::OUT_OF_MEMORY);
     assert_eq!(pointer, 77);
     assert_eq!(s.fake.live().allocations, 0);
     assert!(cu!(s, cuMemAlloc_v2(&mut pointer, 512)).is_success());
@@ -130,17 +127,11 @@ fn a_failed_call_does_nothing() {
 
 #[test]
 fn a_sticky_failure_spoils_the_context() {
-    let s = Session::new(Config {
-        devices: 2,
-        ..Config::default()
-    });
+    let s = Session::new(Config { devices: 2, ..Config::default() });
     let (stream, pointer) = (s.copy_stream(), s.alloc(8));
     let bytes = [1u8; 8];
     s.fake.hold();
-    assert!(
-        s.copy(pointer, bytes.as_ptr().cast(), 8, stream)
-            .is_success()
-    );
+    assert!(s.copy(pointer, bytes.as_ptr().cast(), 8, stream).is_success());
     s.fake.fail("cuEventCreate", 1, 700, Mode::Sticky);
     let spoilt = CuStatus::ILLEGAL_ADDRESS;
     for _ in 0..2 {
@@ -151,21 +142,14 @@ fn a_sticky_failure_spoils_the_context() {
     assert_eq!(s.sync(stream), spoilt);
     assert_eq!(cu!(s, cuMemFree_v2(pointer)), spoilt);
     let mut context = CuContext::NULL;
-    assert_eq!(
-        cu!(s, cuDevicePrimaryCtxRetain(&mut context, CuDevice(0))),
-        spoilt
-    );
+    assert_eq!(cu!(s, cuDevicePrimaryCtxRetain(&mut context, CuDevice(0))), spoilt);
     // Queries work, and other devices do.
     let mut count: c_int = 0;
     assert!(cu!(s, cuDeviceGetCount(&mut count)).is_success());
     s.fake.release();
     s.enter(1);
     s.alloc(8);
-    assert_eq!(
-        s.fake.read_device(pointer, 8),
-        [0xCD; 8],
-        "what was queued is dropped"
-    );
+    assert_eq!(s.fake.read_device(pointer, 8), [0xCD; 8], "what was queued is dropped");
 }
 
 #[test]
@@ -202,11 +186,8 @@ fn a_forked_child_cannot_use_the_driver() {
     let child = unsafe { fork() };
     if child == 0 {
         let mut count = 0;
-        let answers = [
-            cu!(s, cuInit(0)),
-            cu!(s, cuDeviceGetCount(&mut count)),
-            cu!(s, cuCtxSynchronize()),
-        ];
+        let answers =
+            [cu!(s, cuInit(0)), cu!(s, cuDeviceGetCount(&mut count)), cu!(s, cuCtxSynchronize())];
         let right = answers == [CuStatus::NOT_INITIALIZED; 3];
         // SAFETY: ends the child without running what belongs to the parent.
         unsafe { _exit(if right { 42 } else { 1 }) };
@@ -221,10 +202,7 @@ fn a_forked_child_cannot_use_the_driver() {
 
 #[test]
 fn a_discarding_device_keeps_a_digest() {
-    let s = Session::new(Config {
-        discard: 1,
-        ..Config::default()
-    });
+    let s = Session::new(Config { discard: 1, ..Config::default() });
     let (stream, pointer) = (s.copy_stream(), s.alloc(1 << 20));
     let mut region = Region::new(1 << 20);
     for (i, byte) in region.bytes().iter_mut().enumerate() {
@@ -238,10 +216,7 @@ fn a_discarding_device_keeps_a_digest() {
         assert!(copied.is_success());
     }
     let middle = bytes[300_000..].as_ptr().cast();
-    assert!(
-        s.copy(pointer + 300_000, middle, 200_001, stream)
-            .is_success()
-    );
+    assert!(s.copy(pointer + 300_000, middle, 200_001, stream).is_success());
     assert!(s.sync(stream).is_success());
     let expected = Digest::of(&bytes);
     assert_eq!(s.fake.digest(pointer), expected);
@@ -385,24 +360,13 @@ fn batches_are_checked_before_anything_is_queued() {
 
 #[test]
 fn batches_need_a_driver_that_is_new_enough() {
-    for (version, old, new) in [
-        (12060, false, false),
-        (12080, true, false),
-        (13000, true, true),
-    ] {
-        let s = Session::new(Config {
-            version,
-            ..Config::default()
-        });
+    for (version, old, new) in [(12060, false, false), (12080, true, false), (13000, true, true)] {
+        let s = Session::new(Config { version, ..Config::default() });
         let (stream, pointer) = (s.copy_stream(), s.alloc(8192));
         let region = Region::new(8192);
         let mut batch = Batch::new(pointer, &region);
         let expected = |works| {
-            if works {
-                CuStatus::SUCCESS
-            } else {
-                CuStatus::NOT_SUPPORTED
-            }
+            if works { CuStatus::SUCCESS } else { CuStatus::NOT_SUPPORTED }
         };
         assert_eq!(batch.call(&s, stream).0, expected(old), "{version}");
         assert_eq!(batch.call_v2(&s, stream), expected(new), "{version}");

@@ -54,14 +54,8 @@ fn unmapping_under_a_running_copy() {
     s.fake.release();
     assert!(s.sync(stream).is_success());
     let all = s.fake.violations();
-    assert!(
-        all.iter().any(|v| v.contains("unmapped while registered")),
-        "{all:?}"
-    );
-    assert!(
-        all.iter().any(|v| v.contains("gone when its copy ran")),
-        "{all:?}"
-    );
+    assert!(all.iter().any(|v| v.contains("unmapped while registered")), "{all:?}");
+    assert!(all.iter().any(|v| v.contains("gone when its copy ran")), "{all:?}");
     assert_eq!(s.fake.read_device(pointer, PAGE), [0xCD; PAGE]);
 }
 
@@ -91,11 +85,7 @@ fn freeing_under_a_running_copy() {
     s.told_off("freed under a running copy");
     s.fake.release();
     assert!(s.sync(stream).is_success());
-    assert_eq!(
-        s.fake.counts().executed_copies,
-        1,
-        "it ran, into memory of nobody"
-    );
+    assert_eq!(s.fake.counts().executed_copies, 1, "it ran, into memory of nobody");
     assert!(s.unregister(&region).is_success());
 }
 
@@ -156,11 +146,7 @@ fn registering_what_cannot_be() {
         |from: usize, len: usize| cu!(s, cuMemHostRegister_v2(region.at(from).cast_mut(), len, 1));
     assert_eq!(register(0, 5 * PAGE), CuStatus::OUT_OF_MEMORY, "too large");
     assert!(register(0, 4 * PAGE).is_success());
-    assert_eq!(
-        register(8 * PAGE, 3 * PAGE),
-        CuStatus::OUT_OF_MEMORY,
-        "too much in all"
-    );
+    assert_eq!(register(8 * PAGE, 3 * PAGE), CuStatus::OUT_OF_MEMORY, "too much in all");
     let again = CuStatus::HOST_MEMORY_ALREADY_REGISTERED;
     assert_eq!(register(0, PAGE), again);
     assert_eq!(register(3 * PAGE, 2 * PAGE), again);
@@ -206,19 +192,13 @@ fn using_events_and_streams_that_are_gone() {
     assert_eq!(s.sync(stream), CuStatus::INVALID_HANDLE);
     let all = s.fake.violations();
     assert_eq!(all.len(), 6, "{all:?}");
-    assert!(
-        all[..5].iter().all(|v| v.contains("is not an event")),
-        "{all:?}"
-    );
+    assert!(all[..5].iter().all(|v| v.contains("is not an event")), "{all:?}");
     assert!(all[5].contains("is not a stream"), "{all:?}");
 }
 
 #[test]
 fn mixing_devices() {
-    let s = Session::new(Config {
-        devices: 2,
-        ..Config::default()
-    });
+    let s = Session::new(Config { devices: 2, ..Config::default() });
     let (stream, event, pointer) = (s.copy_stream(), s.event(), s.alloc(PAGE));
     s.enter(1);
     let other = s.copy_stream();
@@ -226,10 +206,7 @@ fn mixing_devices() {
     let from = bytes.as_ptr().cast();
     assert_eq!(s.copy(pointer, from, 8, stream), CuStatus::INVALID_HANDLE);
     assert_eq!(s.copy(pointer, from, 8, other), CuStatus::INVALID_VALUE);
-    assert_eq!(
-        cu!(s, cuEventRecord(event, other)),
-        CuStatus::INVALID_HANDLE
-    );
+    assert_eq!(cu!(s, cuEventRecord(event, other)), CuStatus::INVALID_HANDLE);
     let all = s.fake.violations();
     assert_eq!(all.len(), 3, "{all:?}");
     // Waiting across devices is what events are for.

@@ -52,10 +52,7 @@ fn an_older_driver_lacks_functions() {
 #[test]
 fn a_code_that_only_the_driver_knows_gets_its_name() {
     let s = Session::fresh(Config::default());
-    assert_eq!(
-        CuStatus(4242).name(Some(s.driver)),
-        "CUDA_ERROR_OF_TOMORROW"
-    );
+    assert_eq!(CuStatus(4242).name(Some(s.driver)), "CUDA_ERROR_OF_TOMORROW");
     assert_eq!(CuStatus(4243).name(Some(s.driver)), "CUDA_ERROR_4243");
 }
 
@@ -88,13 +85,7 @@ fn bytes_go_there_and_back() {
     s.fake.fill_device(pointer + 3, 1, 9);
     assert_eq!(s.fake.read_device(pointer, 5), [7, 0xF8, 7, 9, 0xCD]);
 
-    let live = Live {
-        allocations: 1,
-        streams: 1,
-        events: 0,
-        registrations: 2,
-        retained: 1,
-    };
+    let live = Live { allocations: 1, streams: 1, events: 0, registrations: 2, retained: 1 };
     assert_eq!(s.fake.live(), live);
     assert!(cu!(s, cuStreamDestroy_v2(stream)).is_success());
     assert!(cu!(s, cuMemFree_v2(pointer)).is_success());
@@ -123,10 +114,7 @@ fn pageable_copies_are_staged_and_counted_apart() {
     let pointer = s.alloc(4096);
     let mut bytes = vec![1u8; 4096];
     s.fake.hold();
-    assert!(
-        s.copy(pointer, bytes.as_ptr().cast(), 4096, stream)
-            .is_success()
-    );
+    assert!(s.copy(pointer, bytes.as_ptr().cast(), 4096, stream).is_success());
     // The call took the bytes: the caller may do as it likes.
     bytes.fill(2);
     s.fake.release();
@@ -135,10 +123,7 @@ fn pageable_copies_are_staged_and_counted_apart() {
 
     let back = bytes.as_mut_ptr().cast();
     assert!(cu!(s, cuMemcpyDtoHAsync_v2(back, pointer, 4096, stream)).is_success());
-    assert_eq!(
-        bytes, [1; 4096],
-        "a pageable copy back is done when the call returns"
-    );
+    assert_eq!(bytes, [1; 4096], "a pageable copy back is done when the call returns");
     let counts = s.fake.counts();
     assert_eq!((counts.pageable_copies, counts.pageable_bytes), (1, 4096));
     assert_eq!(counts.pinned_copies, 0);
@@ -160,10 +145,7 @@ fn devices_are_as_configured() {
 
     let mut device = CuDevice(-1);
     assert!(cu!(s, cuDeviceGet(&mut device, 1)).is_success());
-    assert_eq!(
-        cu!(s, cuDeviceGet(&mut device, 2)),
-        CuStatus::INVALID_DEVICE
-    );
+    assert_eq!(cu!(s, cuDeviceGet(&mut device, 2)), CuStatus::INVALID_DEVICE);
     let mut text = [1; 32];
     assert!(cu!(s, cuDeviceGetName(text.as_mut_ptr(), 32, device)).is_success());
     // SAFETY: the driver ends the text.
@@ -190,19 +172,13 @@ fn devices_are_as_configured() {
     assert!(cu!(s, cuMemGetInfo_v2(&mut free, &mut total)).is_success());
     assert_eq!((free, total), (3 * MIB, 10 * MIB));
     let mut third = 0;
-    assert_eq!(
-        cu!(s, cuMemAlloc_v2(&mut third, 4 * MIB)),
-        CuStatus::OUT_OF_MEMORY
-    );
+    assert_eq!(cu!(s, cuMemAlloc_v2(&mut third, 4 * MIB)), CuStatus::OUT_OF_MEMORY);
     let mut kind = 0u32;
     let place = (&raw mut kind).cast();
     let attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     assert!(cu!(s, cuPointerGetAttribute(place, attribute, second + 1)).is_success());
     assert_eq!(kind, 2);
-    let unknown = cu!(
-        s,
-        cuPointerGetAttribute(place, attribute, &raw const kind as u64)
-    );
+    let unknown = cu!(s, cuPointerGetAttribute(place, attribute, &raw const kind as u64));
     assert_eq!(unknown, CuStatus::INVALID_VALUE);
     assert!(cu!(s, cuMemFree_v2(second)).is_success());
     assert!(cu!(s, cuMemFree_v2(first)).is_success());
@@ -213,16 +189,10 @@ fn devices_are_as_configured() {
 fn contexts_are_counted_and_belong_to_threads() {
     let s = Session::fresh(Config::default());
     let mut count = 0;
-    assert_eq!(
-        cu!(s, cuDeviceGetCount(&mut count)),
-        CuStatus::NOT_INITIALIZED
-    );
+    assert_eq!(cu!(s, cuDeviceGetCount(&mut count)), CuStatus::NOT_INITIALIZED);
     assert!(cu!(s, cuInit(0)).is_success());
     let mut pointer = 0;
-    assert_eq!(
-        cu!(s, cuMemAlloc_v2(&mut pointer, 1)),
-        CuStatus::INVALID_CONTEXT
-    );
+    assert_eq!(cu!(s, cuMemAlloc_v2(&mut pointer, 1)), CuStatus::INVALID_CONTEXT);
     let context = s.enter(0);
     s.enter(0);
     assert_eq!(s.fake.live().retained, 2);
@@ -238,10 +208,7 @@ fn contexts_are_counted_and_belong_to_threads() {
     });
     let (mut flags, mut active) = (1, 0);
     for expected in [1, 1, 0] {
-        let state = cu!(
-            s,
-            cuDevicePrimaryCtxGetState(CuDevice(0), &mut flags, &mut active)
-        );
+        let state = cu!(s, cuDevicePrimaryCtxGetState(CuDevice(0), &mut flags, &mut active));
         assert!(state.is_success());
         assert_eq!(active, expected);
         let released = cu!(s, cuDevicePrimaryCtxRelease_v2(CuDevice(0)));
@@ -249,10 +216,7 @@ fn contexts_are_counted_and_belong_to_threads() {
     }
     s.told_off("released more often than retained");
     assert_eq!(cu!(s, cuCtxSynchronize()), CuStatus::CONTEXT_IS_DESTROYED);
-    assert_eq!(
-        cu!(s, cuCtxSetCurrent(CuContext(8 as _))),
-        CuStatus::INVALID_CONTEXT
-    );
+    assert_eq!(cu!(s, cuCtxSetCurrent(CuContext(8 as _))), CuStatus::INVALID_CONTEXT);
 }
 
 #[test]
@@ -274,10 +238,7 @@ fn slow_starts_and_slow_buses_take_their_time() {
     let start = Instant::now();
     // Two streams share the bus: 2 × (20 ms + 10 ms).
     for _ in 0..2 {
-        assert!(
-            s.copy(pointer, region.at(0), MIB, s.copy_stream())
-                .is_success()
-        );
+        assert!(s.copy(pointer, region.at(0), MIB, s.copy_stream()).is_success());
     }
     assert!(cu!(s, cuCtxSynchronize()).is_success());
     assert!(start.elapsed() >= Duration::from_millis(60));
@@ -287,23 +248,14 @@ fn slow_starts_and_slow_buses_take_their_time() {
 
 #[test]
 fn a_driver_can_refuse_to_start() {
-    let no_device = Config {
-        devices: 0,
-        ..Config::default()
-    };
-    let too_old = Config {
-        init_status: 35,
-        ..Config::default()
-    };
+    let no_device = Config { devices: 0, ..Config::default() };
+    let too_old = Config { init_status: 35, ..Config::default() };
     let s = Session::fresh(no_device);
     assert_eq!(cu!(s, cuInit(0)), CuStatus::NO_DEVICE);
     s.fake.reset(too_old);
     assert_eq!(cu!(s, cuInit(0)), CuStatus::INSUFFICIENT_DRIVER);
     let mut count = 0;
-    assert_eq!(
-        cu!(s, cuDeviceGetCount(&mut count)),
-        CuStatus::NOT_INITIALIZED
-    );
+    assert_eq!(cu!(s, cuDeviceGetCount(&mut count)), CuStatus::NOT_INITIALIZED);
 }
 
 #[test]

@@ -28,11 +28,7 @@ fn a_copy_takes_its_bytes_when_it_runs() {
     assert!(s.copy(pointer, region.at(0), 4096, stream).is_success());
     assert_eq!(cu!(s, cuStreamQuery(stream)), CuStatus::NOT_READY);
     thread::sleep(A_WHILE);
-    assert_eq!(
-        s.fake.read_device(pointer, 4096),
-        [0xCD; 4096],
-        "it is held"
-    );
+    assert_eq!(s.fake.read_device(pointer, 4096), [0xCD; 4096], "it is held");
     // The mistake that a staging ring must not make.
     region.fill(2);
     s.fake.release();

@@ -33,11 +33,7 @@ impl Session {
         let fake = FakeCuda::open();
         fake.reset(config);
         let driver = Driver::load(Some(fake.path())).expect("the fake has all functions");
-        Session {
-            fake,
-            driver,
-            _guard: guard,
-        }
+        Session { fake, driver, _guard: guard }
     }
 
     /// A driver whose first device has a context, current in this thread.
@@ -50,13 +46,7 @@ impl Session {
 
     pub fn enter(&self, device: i32) -> CuContext {
         let mut context = CuContext::NULL;
-        assert!(
-            cu!(
-                self,
-                cuDevicePrimaryCtxRetain(&mut context, CuDevice(device))
-            )
-            .is_success()
-        );
+        assert!(cu!(self, cuDevicePrimaryCtxRetain(&mut context, CuDevice(device))).is_success());
         assert!(cu!(self, cuCtxSetCurrent(context)).is_success());
         context
     }
@@ -85,11 +75,7 @@ impl Session {
 
     pub fn register(&self, region: &Region) {
         assert!(
-            cu!(
-                self,
-                cuMemHostRegister_v2(region.at(0).cast_mut(), region.len, 1)
-            )
-            .is_success()
+            cu!(self, cuMemHostRegister_v2(region.at(0).cast_mut(), region.len, 1)).is_success()
         );
     }
 
@@ -142,11 +128,7 @@ impl Region {
                 MapFlags::PRIVATE,
             )
         };
-        Region {
-            start: start.expect("memory"),
-            len,
-            mapped: true,
-        }
+        Region { start: start.expect("memory"), len, mapped: true }
     }
 
     pub fn at(&self, offset: usize) -> *const c_void {
