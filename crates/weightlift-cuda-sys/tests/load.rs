@@ -84,10 +84,7 @@ fn threads_that_load_the_same_driver_share_one_table() {
     let (mut version, mut count) = (0, 0);
     // SAFETY: the places for answers are references.
     let answers = unsafe {
-        [
-            (driver.cuDriverGetVersion)(&mut version),
-            (driver.cuDeviceGetCount)(&mut count),
-        ]
+        [(driver.cuDriverGetVersion)(&mut version), (driver.cuDeviceGetCount)(&mut count)]
     };
     // Loading does not start the driver.
     assert_eq!(answers, [CuStatus::SUCCESS, CuStatus::NOT_INITIALIZED]);

@@ -30,10 +30,7 @@ pub(crate) fn to_device(
     let to = world.range(device, to, len)?;
     let registration = world.registration_of(from, bytes)?;
     let source = match registration {
-        Some(registration) if !during_call => Source::Later {
-            address: from,
-            registration,
-        },
+        Some(registration) if !during_call => Source::Later { address: from, registration },
         _ => {
             drop(world);
             let mut taken = vec![0; bytes];
@@ -47,11 +44,7 @@ pub(crate) fn to_device(
         }
     };
     let copy = ToDevice {
-        work: Work::ToDevice {
-            to,
-            len,
-            from: source,
-        },
+        work: Work::ToDevice { to, len, from: source },
         pinned: registration.is_some(),
         len,
     };
@@ -123,9 +116,7 @@ impl Batch {
             // SAFETY: as promised by the caller.
             unsafe { (*to.add(i), *from.add(i), *sizes.add(i), during_call) }
         });
-        Ok(Batch {
-            copies: copies.collect(),
-        })
+        Ok(Batch { copies: copies.collect() })
     }
 
     /// Queues all copies, or none; `at` becomes the one that is wrong.

@@ -10,24 +10,11 @@ pub(crate) enum Work {
     /// Nothing: it marks a point, or waits for some.
     Mark,
     /// Copies to a device.
-    ToDevice {
-        to: (Arc<Allocation>, u64),
-        len: u64,
-        from: Source,
-    },
+    ToDevice { to: (Arc<Allocation>, u64), len: u64, from: Source },
     /// Copies to the host.
-    ToHost {
-        to: usize,
-        registration: Option<u64>,
-        from: (Arc<Allocation>, u64),
-        len: u64,
-    },
+    ToHost { to: usize, registration: Option<u64>, from: (Arc<Allocation>, u64), len: u64 },
     /// Sets device bytes.
-    Fill {
-        to: (Arc<Allocation>, u64),
-        len: u64,
-        value: u8,
-    },
+    Fill { to: (Arc<Allocation>, u64), len: u64, value: u8 },
 }
 
 /// Where the bytes of a copy to a device come from.
@@ -41,10 +28,7 @@ pub(crate) enum Source {
 impl Work {
     pub fn registration(&self) -> Option<u64> {
         match self {
-            Work::ToDevice {
-                from: Source::Later { registration, .. },
-                ..
-            } => Some(*registration),
+            Work::ToDevice { from: Source::Later { registration, .. }, .. } => Some(*registration),
             Work::ToHost { registration, .. } => *registration,
             _ => None,
         }

@@ -53,10 +53,7 @@ impl Calls {
 }
 
 fn compare(driver: &'static Driver) {
-    let mut c = Calls {
-        driver,
-        wrong: Vec::new(),
-    };
+    let mut c = Calls { driver, wrong: Vec::new() };
     before_a_context(&mut c);
     let mut context = CuContext::NULL;
     let retained = cu!(c, cuDevicePrimaryCtxRetain(&mut context, CuDevice(0)));
@@ -65,21 +62,13 @@ fn compare(driver: &'static Driver) {
 
     let mut pointer = 0;
     c.expect("allocate 0", cu!(c, cuMemAlloc_v2(&mut pointer, 0)), 1);
-    c.expect(
-        "allocate 1 PiB",
-        cu!(c, cuMemAlloc_v2(&mut pointer, 1 << 50)),
-        2,
-    );
+    c.expect("allocate 1 PiB", cu!(c, cuMemAlloc_v2(&mut pointer, 1 << 50)), 2);
     c.expect("free null", cu!(c, cuMemFree_v2(0)), 0);
     c.expect("allocate", cu!(c, cuMemAlloc_v2(&mut pointer, BYTES)), 0);
     c.expect("free inside", cu!(c, cuMemFree_v2(pointer + 512)), 1);
     let (mut stream, mut blocking) = (CuStream::NULL, CuStream::NULL);
     c.expect("stream", cu!(c, cuStreamCreate(&mut stream, 1)), 0);
-    c.expect(
-        "blocking stream",
-        cu!(c, cuStreamCreate(&mut blocking, 0)),
-        0,
-    );
+    c.expect("blocking stream", cu!(c, cuStreamCreate(&mut blocking, 0)), 0);
 
     streams_and_events(&mut c, stream);
     let region = Region::new(64 * PAGE);
@@ -99,11 +88,7 @@ fn compare(driver: &'static Driver) {
     c.expect("copy to what was freed", late, 1);
     c.expect("destroy", cu!(c, cuStreamDestroy_v2(stream)), 0);
     c.expect("destroy", cu!(c, cuStreamDestroy_v2(blocking)), 0);
-    c.expect(
-        "release",
-        cu!(c, cuDevicePrimaryCtxRelease_v2(CuDevice(0))),
-        0,
-    );
+    c.expect("release", cu!(c, cuDevicePrimaryCtxRelease_v2(CuDevice(0))), 0);
     assert_eq!(c.wrong, [""; 0]);
 }
 
@@ -132,31 +117,11 @@ fn streams_and_events(c: &mut Calls, stream: CuStream) {
     c.expect("event", cu!(c, cuEventCreate(&mut event, 2)), 0);
     c.expect("query unrecorded", cu!(c, cuEventQuery(event)), 0);
     c.expect("wait unrecorded", cu!(c, cuEventSynchronize(event)), 0);
-    c.expect(
-        "order unrecorded",
-        cu!(c, cuStreamWaitEvent(stream, event, 0)),
-        0,
-    );
-    c.expect(
-        "wait flags 5",
-        cu!(c, cuStreamWaitEvent(stream, event, 5)),
-        1,
-    );
-    c.expect(
-        "record null",
-        cu!(c, cuEventRecord(CuEvent::NULL, stream)),
-        400,
-    );
-    c.expect(
-        "destroy no event",
-        cu!(c, cuEventDestroy_v2(CuEvent::NULL)),
-        400,
-    );
-    c.expect(
-        "destroy no stream",
-        cu!(c, cuStreamDestroy_v2(CuStream::NULL)),
-        400,
-    );
+    c.expect("order unrecorded", cu!(c, cuStreamWaitEvent(stream, event, 0)), 0);
+    c.expect("wait flags 5", cu!(c, cuStreamWaitEvent(stream, event, 5)), 1);
+    c.expect("record null", cu!(c, cuEventRecord(CuEvent::NULL, stream)), 400);
+    c.expect("destroy no event", cu!(c, cuEventDestroy_v2(CuEvent::NULL)), 400);
+    c.expect("destroy no stream", cu!(c, cuStreamDestroy_v2(CuStream::NULL)), 400);
     c.expect("destroy event", cu!(c, cuEventDestroy_v2(event)), 0);
 }
 
@@ -197,29 +162,11 @@ fn copies(c: &mut Calls, region: &Region, pointer: CuDevicePtr, stream: CuStream
         ("pinned", pointer, region.at(0), PAGE, 0),
         ("nothing", pointer, region.at(0), 0, 0),
         ("nothing from nowhere", 0, ptr::null(), 0, 0),
-        (
-            "across two registrations",
-            pointer,
-            region.at(3 * PAGE),
-            2 * PAGE,
-            1,
-        ),
-        (
-            "out of a registration",
-            pointer,
-            region.at(7 * PAGE),
-            PAGE + 8,
-            1,
-        ),
+        ("across two registrations", pointer, region.at(3 * PAGE), 2 * PAGE, 1),
+        ("out of a registration", pointer, region.at(7 * PAGE), PAGE + 8, 1),
         ("pageable", pointer, region.at(20 * PAGE), PAGE, 0),
         ("beyond the target", end - 8, region.at(0), PAGE, 1),
-        (
-            "to a host address",
-            region.at(30 * PAGE) as u64,
-            region.at(0),
-            PAGE,
-            1,
-        ),
+        ("to a host address", region.at(30 * PAGE) as u64, region.at(0), PAGE, 1),
     ] {
         let answer = cu!(c, cuMemcpyHtoDAsync_v2(to, from, len, stream));
         c.expect(&format!("copy {what}"), answer, expected);
@@ -249,16 +196,12 @@ fn attributes(c: &mut Calls, region: &Region, pointer: CuDevicePtr) {
             c.expect(&what, answer, u32::from(expected.is_none()));
             let expected = expected.map_or(0, |all| all[i]);
             if value != expected {
-                c.wrong
-                    .push(format!("{what}: {value:#x}, not {expected:#x}"));
+                c.wrong.push(format!("{what}: {value:#x}, not {expected:#x}"));
             }
         }
     }
     let mut value = 0u64;
-    let unknown = cu!(
-        c,
-        cuPointerGetAttribute((&raw mut value).cast(), 77, pointer)
-    );
+    let unknown = cu!(c, cuPointerGetAttribute((&raw mut value).cast(), 77, pointer));
     c.expect("attribute 77", unknown, 1);
 }
 
@@ -340,16 +283,7 @@ fn batches(
                     &mut failed,
                     case.stream,
                 ),
-                new(
-                    to,
-                    from,
-                    sizes,
-                    case.count,
-                    kinds,
-                    firsts,
-                    case.kinds,
-                    case.stream,
-                ),
+                new(to, from, sizes, case.count, kinds, firsts, case.kinds, case.stream),
             ]
         };
         for answer in answers {

@@ -122,10 +122,7 @@ fn a_destroyed_stream_ends_its_work() {
 
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
-    let s = Session::new(Config {
-        copy_delay_us: 5_000,
-        ..Config::default()
-    });
+    let s = Session::new(Config { copy_delay_us: 5_000, ..Config::default() });
     let (pointer, elsewhere) = (s.alloc(4096), s.alloc(4096));
     let (legacy, blocking, free) = (CuStream::NULL, s.stream(0), s.copy_stream());
     let mut region = Region::new(2 * 4096);
