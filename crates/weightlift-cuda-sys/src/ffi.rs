@@ -61,6 +61,8 @@ statuses! {
     ECC_UNCORRECTABLE = 214 "CUDA_ERROR_ECC_UNCORRECTABLE";
     /// A link between devices failed beyond repair.
     NVLINK_UNCORRECTABLE = 220 "CUDA_ERROR_NVLINK_UNCORRECTABLE";
+    /// The device met an exception and contained it.
+    CONTAINED = 226 "CUDA_ERROR_CONTAINED";
     /// An operating-system call failed.
     OPERATING_SYSTEM = 304 "CUDA_ERROR_OPERATING_SYSTEM";
     /// A stream or event is not one of this driver's.
@@ -93,6 +95,8 @@ statuses! {
     INVALID_PC = 718 "CUDA_ERROR_INVALID_PC";
     /// A kernel failed for a reason without a code of its own.
     LAUNCH_FAILED = 719 "CUDA_ERROR_LAUNCH_FAILED";
+    /// A kernel ended without giving its tensor memory back.
+    TENSOR_MEMORY_LEAK = 721 "CUDA_ERROR_TENSOR_MEMORY_LEAK";
     /// The process may not do this.
     NOT_PERMITTED = 800 "CUDA_ERROR_NOT_PERMITTED";
     /// The device or the system cannot do this.
@@ -126,6 +130,7 @@ impl CuStatus {
             self,
             CuStatus::ECC_UNCORRECTABLE
                 | CuStatus::NVLINK_UNCORRECTABLE
+                | CuStatus::CONTAINED
                 | CuStatus::ILLEGAL_ADDRESS
                 | CuStatus::LAUNCH_TIMEOUT
                 | CuStatus::CONTEXT_IS_DESTROYED
@@ -136,6 +141,7 @@ impl CuStatus {
                 | CuStatus::INVALID_ADDRESS_SPACE
                 | CuStatus::INVALID_PC
                 | CuStatus::LAUNCH_FAILED
+                | CuStatus::TENSOR_MEMORY_LEAK
                 | CuStatus::MPS_CLIENT_TERMINATED
         )
     }

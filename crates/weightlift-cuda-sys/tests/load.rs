@@ -1,4 +1,7 @@
-//! Loading fails with an error that says what was missing.
+//! The driver is loaded once, or not with an error that says what was missing.
+
+// A function of the table is called.
+#![allow(unsafe_code)]
 
 use std::path::Path;
 
@@ -63,4 +66,27 @@ fn only_codes_that_poison_a_context_are_sticky() {
     ] {
         assert!(!mild.is_sticky(), "{mild}");
     }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_that_load_the_same_driver_share_one_table() {
+    let path = fake_cuda::library_path();
+    let tables: Vec<usize> = std::thread::scope(|scope| {
+        let load = || std::ptr::from_ref(Driver::load(Some(&path)).unwrap()) as usize;
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(load)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert_eq!(tables, [tables[0]; 8]);
+
+    let driver = Driver::load(Some(&path)).unwrap();
+    assert_eq!(driver.path(), path);
+    let (mut version, mut count) = (0, 0);
+    // SAFETY: the places for answers are references.
+    let answers = unsafe {
+        [(driver.cuDriverGetVersion)(&mut version), (driver.cuDeviceGetCount)(&mut count)]
+    };
+    // Loading does not start the driver.
+    assert_eq!(answers, [CuStatus::SUCCESS, CuStatus::NOT_INITIALIZED]);
+    assert_eq!(version, 13000);
 }

@@ -46,13 +46,9 @@ impl World {
         if start == 0 || len == 0 || start.checked_add(len).is_none() || flags & !15 != 0 {
             return Err(status::INVALID_VALUE);
         }
-        let (from, to) = page_range(start, len);
-        if self
-            .registrations
-            .iter()
-            .map(Registration::pages)
-            .any(|(start, end)| from < end && start < to)
-        {
+        // Bytes count, not pages: two registrations may meet within a page.
+        let overlaps = |r: &Registration| start < r.start + r.len && r.start < start + len;
+        if self.registrations.iter().any(overlaps) {
             return Err(status::HOST_MEMORY_ALREADY_REGISTERED);
         }
         if !is_mapped(start, len) {
@@ -83,8 +79,11 @@ impl World {
     pub fn unregister(&mut self, start: usize) -> Result<(), Status> {
         self.check_mappings(true);
         let Some(place) = self.registrations.iter().position(|r| r.start == start) else {
-            self.violation(format!("nothing is registered at {start:#x}"));
-            return Err(status::HOST_MEMORY_NOT_REGISTERED);
+            self.violation(format!("no registration starts at {start:#x}"));
+            return Err(match self.registration_of(start, 1)? {
+                None if start != 0 => status::HOST_MEMORY_NOT_REGISTERED,
+                _ => status::INVALID_VALUE,
+            });
         };
         let gone = self.registrations.remove(place);
         self.counts.registered_bytes -= gone.len as u64;

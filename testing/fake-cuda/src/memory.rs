@@ -62,6 +62,9 @@ impl World {
     }
 
     pub fn free(&mut self, start: u64) -> Result<(), Status> {
+        if start == 0 {
+            return Ok(());
+        }
         let Some(gone) = self.memory.live.remove(&start) else {
             let what = if self.memory.freed.contains_key(&start) {
                 "was freed before"

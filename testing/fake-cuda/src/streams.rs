@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::host;
-use crate::memory::Allocation;
+use crate::work::Work;
 use crate::world::{self, CHANGED, Guard, Status, World, status};
 
 /// All streams, and the events over them.
@@ -55,79 +54,6 @@ struct Operation {
     number: u64,
     after: Vec<Point>,
     work: Work,
-}
-
-/// What an operation does.
-pub(crate) enum Work {
-    /// Nothing: it marks a point, or waits for some.
-    Mark,
-    /// Copies to a device.
-    ToDevice { to: (Arc<Allocation>, u64), len: u64, from: Source },
-    /// Copies to the host.
-    ToHost { to: usize, registration: Option<u64>, from: (Arc<Allocation>, u64), len: u64 },
-    /// Sets device bytes.
-    Fill { to: (Arc<Allocation>, u64), len: u64, value: u8 },
-}
-
-/// Where the bytes of a copy to a device come from.
-pub(crate) enum Source {
-    /// Memory that is read when the copy runs.
-    Later { address: usize, registration: u64 },
-    /// Bytes that were taken during the call.
-    Taken(Vec<u8>),
-}
-
-impl Work {
-    pub fn registration(&self) -> Option<u64> {
-        match self {
-            Work::ToDevice { from: Source::Later { registration, .. }, .. } => Some(*registration),
-            Work::ToHost { registration, .. } => *registration,
-            _ => None,
-        }
-    }
-
-    pub fn allocation(&self) -> Option<u64> {
-        match self {
-            Work::ToDevice { to: place, .. }
-            | Work::ToHost { from: place, .. }
-            | Work::Fill { to: place, .. } => Some(place.0.start),
-            Work::Mark => None,
-        }
-    }
-
-    /// Does it; the error is what was wrong with the caller's memory.
-    fn run(&self) -> Result<(), String> {
-        match self {
-            Work::Mark => Ok(()),
-            Work::Fill { to, len, value } => {
-                to.0.write(to.1, *len, |into, _| {
-                    into.fill(*value);
-                    Ok(())
-                })
-                .map_err(|error| error.to_string())
-            }
-            Work::ToDevice { to, len, from } => {
-                to.0.write(to.1, *len, |into, done| match from {
-                    Source::Later { address, .. } => host::read(address + done as usize, into),
-                    Source::Taken(bytes) => {
-                        into.copy_from_slice(&bytes[done as usize..][..into.len()]);
-                        Ok(())
-                    }
-                })
-                .map_err(|error| format!("the source was gone when its copy ran ({error})"))
-            }
-            Work::ToHost { to, from, len, .. } => {
-                let mut outcome = Ok(());
-                let kept = from.0.read(from.1, *len, |bytes, done| {
-                    if outcome.is_ok() {
-                        outcome = host::write(to + done as usize, bytes);
-                    }
-                });
-                debug_assert!(kept, "refused when it was enqueued");
-                outcome.map_err(|error| format!("the target was gone when its copy ran ({error})"))
-            }
-        }
-    }
 }
 
 impl World {

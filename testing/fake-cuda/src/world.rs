@@ -304,6 +304,11 @@ impl World {
     }
 }
 
+/// An error unless something holds.
+pub(crate) fn check(holds: bool, otherwise: Status) -> Result<(), Status> {
+    if holds { Ok(()) } else { Err(otherwise) }
+}
+
 /// The handle of a device's primary context.
 pub(crate) fn context_handle(device: usize) -> usize {
     0xC0DE_0000 + device * 0x100

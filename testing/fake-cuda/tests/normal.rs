@@ -240,7 +240,6 @@ fn slow_starts_and_slow_buses_take_their_time() {
     for _ in 0..2 {
         assert!(s.copy(pointer, region.at(0), MIB, s.copy_stream()).is_success());
     }
-    assert!(start.elapsed() < Duration::from_millis(30), "the calls only queue");
     assert!(cu!(s, cuCtxSynchronize()).is_success());
     assert!(start.elapsed() >= Duration::from_millis(60));
     assert!(s.unregister(&region).is_success());

@@ -122,23 +122,38 @@ fn a_destroyed_stream_ends_its_work() {
 
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
-    let s = Session::new(Config { copy_delay_us: 10_000, ..Config::default() });
-    let pointer = s.alloc(4096);
-    let mut region = Region::new(3 * 4096);
+    let s = Session::new(Config { copy_delay_us: 5_000, ..Config::default() });
+    let (pointer, elsewhere) = (s.alloc(4096), s.alloc(4096));
+    let (legacy, blocking, free) = (CuStream::NULL, s.stream(0), s.copy_stream());
+    let mut region = Region::new(2 * 4096);
     region.fill(1);
-    region.bytes()[4096..8192].fill(2);
-    region.bytes()[8192..].fill(3);
+    region.bytes()[4096..].fill(2);
     s.register(&region);
-    let (blocking, free) = (s.stream(0), s.copy_stream());
-    // All write the same place; only waiting makes the last one win.
-    assert!(s.copy(pointer, region.at(0), 4096, blocking).is_success());
-    assert!(s.copy(pointer, region.at(4096), 4096, CuStream::NULL).is_success());
-    assert!(s.copy(pointer, region.at(8192), 4096, blocking).is_success());
-    assert_eq!(cu!(s, cuStreamQuery(CuStream::NULL)), CuStatus::NOT_READY);
-    assert!(cu!(s, cuStreamQuery(free)).is_success(), "it has no part in that");
-    assert!(s.sync(CuStream::NULL).is_success());
-    assert_eq!(s.fake.read_device(pointer, 4096), [3; 4096]);
-    assert_eq!(s.fake.counts().executed_copies, 3);
+    // The first is held up by a third; both write the same place, and only waiting makes the
+    // second one win.
+    for (first, second) in [(blocking, legacy), (legacy, blocking)] {
+        let event = s.event();
+        s.fake.hold();
+        assert!(s.copy(elsewhere, region.at(0), 4096, free).is_success());
+        assert!(cu!(s, cuEventRecord(event, free)).is_success());
+        assert!(cu!(s, cuStreamWaitEvent(first, event, 0)).is_success());
+        assert!(s.copy(pointer, region.at(0), 4096, first).is_success());
+        assert!(s.copy(pointer, region.at(4096), 4096, second).is_success());
+        assert_eq!(cu!(s, cuStreamQuery(second)), CuStatus::NOT_READY);
+        s.fake.release();
+        assert!(s.sync(second).is_success());
+        assert!(cu!(s, cuStreamQuery(first)).is_success());
+        assert!(cu!(s, cuCtxSynchronize()).is_success());
+        assert_eq!(s.fake.read_device(pointer, 4096), [2; 4096]);
+        assert!(cu!(s, cuEventDestroy_v2(event)).is_success());
+    }
+    // A stream that does not block has no part in that.
+    s.fake.hold();
+    assert!(s.copy(pointer, region.at(0), 4096, legacy).is_success());
+    assert!(cu!(s, cuStreamQuery(free)).is_success());
+    assert_eq!(cu!(s, cuStreamQuery(blocking)), CuStatus::SUCCESS);
+    s.fake.release();
+    assert!(s.sync(legacy).is_success());
     assert!(s.unregister(&region).is_success());
     s.no_violation();
 }
