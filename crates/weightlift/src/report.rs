@@ -140,6 +140,20 @@ impl Report {
         });
     }
 
+    /// Takes over what was noted while the device started.
+    pub(crate) fn take_start(&mut self, noted: Self) {
+        let (own, new) = (&mut self.seconds, &noted.seconds);
+        own.driver += new.driver;
+        own.driver_wait += new.driver_wait;
+        own.pin += new.pin;
+        own.allocate += new.allocate;
+        for decision in noted.decisions {
+            self.decisions.retain(|earlier| earlier.what != decision.what);
+            self.decisions.push(decision);
+        }
+        self.fallbacks.extend(noted.fallbacks);
+    }
+
     /// The routes that carried bytes, most bytes first: `pinned` or `pinned+pageable`.
     pub fn route(&self) -> String {
         let mut routes: Vec<_> = self.routes.iter().filter(|(_, bytes)| **bytes > 0).collect();

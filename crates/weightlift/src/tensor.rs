@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use weightlift_index::Dtype;
+use weightlift_index::{Dtype, TensorInfo};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::device::{DeviceId, Location};
@@ -24,15 +24,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    pub(crate) fn new(
-        name: &str,
-        dtype: Dtype,
-        shape: &[u64],
-        offset: u64,
-        length: u64,
-        location: Location,
-    ) -> Self {
-        Self { name: name.into(), dtype, shape: shape.into(), offset, length, location }
+    /// The tensor that `info` describes, in a storage that is at `location`.
+    pub(crate) fn new(info: &TensorInfo, location: Location) -> Self {
+        Self {
+            name: (&*info.name).into(),
+            dtype: info.dtype.clone(),
+            shape: info.shape.as_slice().into(),
+            offset: info.offset,
+            length: info.length,
+            location,
+        }
     }
 
     /// Its name in the model.

@@ -11,17 +11,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weightlift_index::TensorInfo;
+use weightlift_index::{Index, TensorInfo};
 
-use crate::Loader;
-use crate::device::cuda::CudaDevice;
-use crate::device::{Device, DeviceId, Location};
-use crate::error::Result;
-use crate::memory::Ring;
+use crate::device::{CopyQueue, Device, DeviceId, Location};
+use crate::error::{Error, ErrorKind, Result};
+use crate::loader::Loader;
 use crate::options::{Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
-use crate::report::{Bytes, Fallback, Quarantined, Report, SourceReport};
-use crate::route::{self, End, Job, Measures, Staged, Stop, Targets};
+use crate::report::{Bytes, Fallback, Report, SourceReport};
+use crate::route::{self, End, Job, Measures, Prepare, Staged, Stop, Targets};
 use crate::source::Model;
 use crate::system;
 use crate::tensor::Tensor;
@@ -33,7 +31,7 @@ pub(crate) use select::{bytes_of, select, storages_of};
 pub(crate) use staging::Staging;
 
 use destination::HostTargets;
-use staging::{Need, Pinning};
+use staging::Need;
 use start::Start;
 
 /// What a load brought.
@@ -64,225 +62,253 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
     let started = Instant::now();
     let mut report = Report { schema: 1, ..Report::default() };
     let options = loader.options();
-    let (asked_route, threads) = (request.route_or(options), request.reading_threads_or(options));
-    let start = Start::begin(loader, request.device_or(options), asked_route, &mut report)?;
-    route::choose(start.id(), asked_route, threads)?;
+    let (asked, threads) = (request.route_or(options), request.reading_threads_or(options));
+    let mut start = Start::begin(loader, request.device_or(options), asked, &mut report)?;
+    route::choose(start.id(), asked, threads)?;
 
-    // While the driver starts: open, plan, and have the kernel give the staging memory.
+    // While the driver starts: open the model, and further down plan and begin to read.
     let (model, opened_before) = match from {
         From::Path(path) => (Arc::new(Model::open(path, &request.open)?), Duration::ZERO),
         From::Opened(model) => (model.clone(), model.open_time()),
     };
-    let readers = route::readers(threads, system::processors());
     let wanted = select(&model, request.patterns())?;
-    let bytes = bytes_of(&model, &wanted);
-    let need = Need { options, bytes, readers, quarantine: &loader.quarantine };
-    // The host route stages nothing: the budget does not bound its pieces.
-    let staged = start.id() != DeviceId::Host;
-    let budget = if staged { options.staging_budget() } else { u64::MAX };
-    let geometry = Geometry::new(options, budget, bytes, readers)?;
-    let planning = Instant::now();
-    let build = |block_size, piece_size| {
-        plan::build(model.index(), &storages_of(&model, &wanted), block_size, piece_size)
-    };
-    let mut plan = build(geometry.block_size, geometry.piece_size);
-    report.seconds.plan = planning.elapsed().as_secs_f64();
-    let mut ready = None;
-    if start.is_starting() && bytes > 0 && loader.staging.lacks_pinned() {
-        let ring = need.ring(&geometry)?;
-        ring.populate();
-        ready = Some(ring);
-    }
-
     let cancel = request.cancel.clone();
     let cancelled = move || cancel.is_cancelled();
-    let device = start.finish(&cancelled, &mut report)?;
-    let id = device.as_ref().map_or(DeviceId::Host, |device| device.id());
-    let (route, why) = route::choose(id, asked_route, threads)?;
-    report.devices = vec![id.to_string()];
-    report.block_size = geometry.block_size;
-    report.piece_size = geometry.piece_size;
-
-    let numbers = select::plan_numbers(model.index(), &plan);
-    let by_storage = select::tensors_by_storage(model.index(), &wanted, &numbers);
-    let stop = Stop::new(&cancelled);
-    let mut conductor =
-        Conductor { model: &model, request: &mut request, by_storage: &by_storage, id };
-    let (locations, route, measures, delivered) = match device {
-        None => {
-            report.decide("route", route, why);
-            let readers = readers.min(plan.pieces.len()).max(1);
-            let (locations, measures, delivered) =
-                conductor.into_host(&plan, readers, &stop, &mut report)?;
-            (locations, route, measures, delivered)
-        }
-        Some(device) => {
-            let pinning = Instant::now();
-            let (route, ring) =
-                stage(loader, &need, &device, route, asked_route, ready, &mut report)?;
-            report.seconds.pin = pinning.elapsed().as_secs_f64();
-            report.decide("route", route, why);
-            if ring.block_size() != plan.block_size {
-                // A ring that another load uses, or that could not be pinned as large.
-                let piece_size = geometry.piece_size.min(ring.block_size());
-                plan = build(ring.block_size(), piece_size);
-                (report.block_size, report.piece_size) = (ring.block_size(), piece_size);
+    let mut conductor = Conductor {
+        loader,
+        model: &model,
+        wanted: &wanted,
+        bytes: bytes_of(&model, &wanted),
+        readers: route::readers(threads, system::processors()),
+        request: &mut request,
+        cancelled: &cancelled,
+        report: &mut report,
+    };
+    // At most a few rounds: each one that fails leaves less to try.
+    let ran = loop {
+        let (route, why) = route::choose(start.id(), asked, threads)?;
+        let ended = match start.id() {
+            DeviceId::Host => conductor.into_host(),
+            DeviceId::Cuda(_) => conductor.onto_device(&mut start, route, asked),
+        };
+        match ended? {
+            Ended::Done(ran) => {
+                conductor.report.decide("route", ran.route, why);
+                break *ran;
             }
-            let readers = geometry.readers.min(plan.pieces.len()).max(1);
-            let (locations, measures, delivered) =
-                conductor.onto_device(&plan, readers, &stop, &device, &ring, &mut report)?;
-            report.staging_bytes_peak = ring.take_peak();
-            report.pinned_bytes = if ring.is_pinned() { ring.bytes() } else { 0 };
-            (locations, route, measures, delivered)
+            Ended::Again => {}
         }
     };
-    for source in sources_of(&plan) {
+    for source in sources_of(&ran.plan) {
         model.sources()[source].check_unchanged()?;
     }
 
-    count(&mut report, &model, &plan, route, &measures, &delivered);
-    report.quarantined =
-        Quarantined { bytes: loader.quarantine.bytes(), handles: loader.quarantine.handles() };
+    report.devices = vec![start.id().to_string()];
+    report.block_size = ran.plan.block_size;
+    report.piece_size = ran.plan.piece_size;
     report.skipped_tensors = model.index().skipped_tensors;
+    report.quarantined = loader.quarantined();
+    count(&mut report, &model, &ran);
     let since = |instant: Option<Instant>| {
         instant.map_or(0.0, |instant| instant.duration_since(started).as_secs_f64())
     };
     let seconds = &mut report.seconds;
     seconds.open = model.open_time().as_secs_f64();
-    seconds.first_byte = since(measures.first_landed);
-    seconds.copy = match (measures.first_submitted, measures.last_landed) {
+    seconds.first_byte = since(ran.measures.first_landed);
+    seconds.copy = match (ran.measures.first_submitted, ran.measures.last_landed) {
         (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),
         _ => 0.0,
     };
-    let tensors = tensors(model.index().tensors.as_slice(), &wanted, &numbers, &locations);
+    let tensors = tensors(model.index(), &wanted, &ran);
     seconds.total = (started.elapsed() + opened_before).as_secs_f64();
     let counted = (seconds.total - seconds.driver_wait).max(f64::MIN_POSITIVE);
     report.bytes_per_second = report.bytes.delivered as f64 / counted;
+    let reason = report.decisions.last().map_or("", |decision| &decision.reason);
     tracing::info!(
         route = report.route(),
         bytes = report.bytes.delivered,
         seconds = report.seconds.total,
-        reason = why,
+        reason,
         "loaded"
     );
     Ok(Loaded { tensors, report })
 }
 
-/// Staging memory for a route, or for the one that `auto` falls back to.
-fn stage(
-    loader: &Loader,
-    need: &Need<'_>,
-    device: &Arc<CudaDevice>,
-    route: Route,
-    asked: RouteChoice,
-    ready: Option<Ring>,
-    report: &mut Report,
-) -> Result<(Route, Arc<Ring>)> {
-    if route != Route::Pinned {
-        return Ok((route, loader.staging.pageable(need, ready)?));
-    }
-    let registrar = device.clone().registrar();
-    let forced = asked != RouteChoice::Auto;
-    match loader.staging.pinned(need, &*registrar, ready, forced)? {
-        Pinning::Pinned(ring, None) => Ok((Route::Pinned, ring)),
-        Pinning::Pinned(ring, Some(reason)) => {
-            report.decide("staging", format!("{} bytes", ring.bytes()), reason);
-            Ok((Route::Pinned, ring))
-        }
-        Pinning::Failed(error) if forced => Err(error),
-        Pinning::Failed(error) => {
-            report.fallbacks.push(Fallback {
-                from: Route::Pinned.to_string(),
-                to: Route::Pageable.to_string(),
-                reason: error.to_string(),
-                bytes: need.bytes,
-            });
-            Ok((Route::Pageable, loader.staging.pageable(need, None)?))
-        }
-    }
-}
-
-/// Drives one run and tells the caller about it.
+/// Drives runs and tells the caller about them.
 struct Conductor<'r, 'a> {
+    loader: &'r Loader,
     model: &'r Model,
+    wanted: &'r [usize],
+    bytes: u64,
+    readers: usize,
     request: &'r mut Request<'a>,
-    by_storage: &'r [Vec<&'r TensorInfo>],
-    id: DeviceId,
+    cancelled: &'r (dyn Fn() -> bool + Sync),
+    report: &'r mut Report,
 }
 
-/// Where every planned storage is, what it took, and bytes delivered by source.
-type Ran = (Vec<Location>, Measures, Vec<u64>);
+/// How a run ended that was no error.
+enum Ended {
+    Done(Box<Ran>),
+    /// Something was refused that `auto` has an answer to: try again with what is known now.
+    Again,
+}
+
+/// A run that brought everything.
+struct Ran {
+    plan: Plan,
+    route: Route,
+    /// Where every planned storage is.
+    locations: Vec<Location>,
+    measures: Measures,
+    /// Bytes, by source.
+    delivered: Vec<u64>,
+}
 
 impl Conductor<'_, '_> {
-    fn into_host(
-        &mut self,
-        plan: &Plan,
-        readers: usize,
-        stop: &Stop<'_>,
-        report: &mut Report,
-    ) -> Result<Ran> {
+    fn into_host(&mut self) -> Result<Ended> {
+        // Nothing is staged: the budget does not bound the pieces.
+        let options = self.loader.options();
+        let geometry = Geometry::new(options, u64::MAX, self.bytes, self.readers)?;
+        let plan = self.plan(geometry.block_size, geometry.piece_size);
+        let by_storage = select::tensors_by_storage(self.model.index(), self.wanted, &plan);
         let allocating = Instant::now();
         let mut targets = match &mut self.request.provide {
-            None => HostTargets::allocate(plan)?,
+            None => HostTargets::allocate(&plan)?,
             Some(provide) => {
-                HostTargets::provide(plan, &mut asking(&mut **provide, self.by_storage, self.id))?
+                let mut provide = asking(&mut **provide, &by_storage, DeviceId::Host);
+                HostTargets::provide(&plan, &mut provide)?
             }
         };
-        report.seconds.allocate = allocating.elapsed().as_secs_f64();
-        let end = End::InPlace(targets.places(plan)?);
-        let job = Job { plan, sources: self.model.sources(), readers, end, stop };
-        let (measures, delivered) = self.run(job, &mut || Ok(()))?;
-        Ok((targets.into_locations(), measures, delivered))
+        self.report.seconds.allocate = allocating.elapsed().as_secs_f64();
+        let readers = self.readers.min(plan.pieces.len());
+        let end = End::InPlace(targets.places(&plan)?);
+        let (result, measures, delivered) =
+            self.run(&plan, readers, end, &by_storage, &mut |_| Ok(()));
+        result?;
+        let locations = targets.into_locations();
+        Ok(Ended::Done(Box::new(Ran { plan, route: Route::Host, locations, measures, delivered })))
     }
 
     fn onto_device(
         &mut self,
-        plan: &Plan,
-        readers: usize,
-        stop: &Stop<'_>,
-        device: &Arc<CudaDevice>,
-        ring: &Arc<Ring>,
-        report: &mut Report,
-    ) -> Result<Ran> {
-        let device: Arc<dyn Device> = device.clone();
+        start: &mut Start,
+        route: Route,
+        asked: RouteChoice,
+    ) -> Result<Ended> {
+        let options = self.loader.options();
+        let need = Need {
+            options,
+            bytes: self.bytes,
+            readers: self.readers,
+            quarantine: &self.loader.quarantine,
+            cancelled: self.cancelled,
+        };
+        let staging = &self.loader.staging;
+        let (mut claim, route) = match route {
+            Route::Pinned => match staging.to_be_pinned(&need, asked != RouteChoice::Auto) {
+                Err(error)
+                    if error.kind() == ErrorKind::PinFailed && asked == RouteChoice::Auto =>
+                {
+                    self.report.fallbacks.push(Fallback {
+                        from: Route::Pinned.to_string(),
+                        to: Route::Pageable.to_string(),
+                        reason: error.to_string(),
+                        bytes: self.bytes,
+                    });
+                    (staging.pageable(&need)?, Route::Pageable)
+                }
+                claim => (claim?, route),
+            },
+            _ => (staging.pageable(&need)?, route),
+        };
+        // Of the ring as it is: another load may use it, or a larger one could not be pinned.
+        let ring = claim.ring.clone();
+        let geometry = Geometry::within(options, ring.block_size(), ring.blocks(), self.readers);
+        let plan = self.plan(ring.block_size(), geometry.piece_size);
+        let by_storage = select::tensors_by_storage(self.model.index(), self.wanted, &plan);
+        let readers = geometry.readers.min(plan.pieces.len());
+
         let targets = Targets::new(plan.storages.len());
-        let queue = device.clone().copy_queue()?;
-        let end = End::Staged(Staged { ring, queue: &*queue, targets: &targets });
-        let job = Job { plan, sources: self.model.sources(), readers, end, stop };
+        let end = End::Staged(Staged { ring: &ring, targets: &targets });
         let mut provide = self.request.provide.take();
-        let (by_storage, id) = (self.by_storage, self.id);
-        let mut prepare = || {
-            let allocating = Instant::now();
-            match &mut provide {
-                None => destination::allocate_on(device.clone(), plan, &targets)?,
-                Some(provide) => destination::provide_on(
-                    &device,
-                    plan,
-                    &targets,
-                    &mut asking(&mut **provide, by_storage, id),
-                    &|event| queue.wait_for(event),
-                )?,
+        let mut seconds = Report::default();
+        let mut again = false;
+        let cancelled = self.cancelled;
+        let mut prepare = |idle: &dyn Fn() -> Duration| -> Result<()> {
+            let Some(device) = start.finish(cancelled, idle, &mut seconds)? else {
+                again = true;
+                return Err(Error::new(ErrorKind::NoDevice, "host memory is taken instead"));
+            };
+            let pinning = Instant::now();
+            if route == Route::Pinned {
+                let pinned = claim.pin(&*device.clone().registrar());
+                again = pinned.as_ref().is_err_and(|error| error.kind() == ErrorKind::PinFailed);
+                pinned?;
             }
-            report.seconds.allocate = allocating.elapsed().as_secs_f64();
+            let allocating = Instant::now();
+            seconds.seconds.pin = (allocating - pinning).as_secs_f64();
+            let id = device.id();
+            let device: Arc<dyn Device> = device;
+            targets.set_queue(device.clone().copy_queue()?);
+            match &mut provide {
+                None => destination::allocate_on(&device, &plan, &targets)?,
+                Some(provide) => {
+                    let mut provide = asking(&mut **provide, &by_storage, id);
+                    destination::provide_on(&device, &plan, &targets, &mut provide)?;
+                }
+            }
+            seconds.seconds.allocate = allocating.elapsed().as_secs_f64();
             Ok(())
         };
-        let (measures, delivered) = self.run(job, &mut prepare)?;
-        report.copy_calls = queue.calls();
-        let places = targets.into_places();
-        Ok((places.into_iter().map(Location::Device).collect(), measures, delivered))
+        let (result, measures, delivered) =
+            self.run(&plan, readers, end, &by_storage, &mut prepare);
+        self.request.provide = provide;
+        self.report.take_start(seconds);
+        match result {
+            Ok(()) => {}
+            Err(error) if again && error.kind() != ErrorKind::Cancelled => {
+                // What was read meanwhile was read for nothing, and counts as read.
+                self.report.bytes.read += measures.read.iter().sum::<u64>();
+                let forced = asked != RouteChoice::Auto;
+                let nothing_left = || staging.to_be_pinned(&need, false).is_err();
+                if forced && start.id() != DeviceId::Host && nothing_left() {
+                    return Err(error);
+                }
+                return Ok(Ended::Again);
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(reason) = &claim.smaller {
+            self.report.decide("staging", format!("{} bytes", ring.bytes()), reason);
+        }
+        self.report.copy_calls = targets.queue().map_or(0, CopyQueue::calls);
+        self.report.staging_bytes_peak = ring.take_peak();
+        self.report.pinned_bytes = if ring.is_pinned() { ring.bytes() } else { 0 };
+        let locations = targets.into_places().into_iter().map(Location::Device).collect();
+        Ok(Ended::Done(Box::new(Ran { plan, route, locations, measures, delivered })))
+    }
+
+    fn plan(&mut self, block_size: u64, piece_size: u64) -> Plan {
+        let planning = Instant::now();
+        let storages = storages_of(self.model, self.wanted);
+        let plan = plan::build(self.model.index(), &storages, block_size, piece_size);
+        self.report.seconds.plan += planning.elapsed().as_secs_f64();
+        plan
     }
 
     fn run(
         &mut self,
-        job: Job<'_>,
-        prepare: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<(Measures, Vec<u64>)> {
-        let plan = job.plan;
+        plan: &Plan,
+        readers: usize,
+        end: End<'_>,
+        by_storage: &[Vec<&TensorInfo>],
+        prepare: &mut Prepare<'_>,
+    ) -> (Result<()>, Measures, Vec<u64>) {
+        let sources = self.model.sources();
         let total = plan.bytes();
         let mut left: Vec<u64> = plan.storages.iter().map(|storage| storage.length).collect();
-        let mut delivered = vec![0; job.sources.len()];
+        let mut delivered = vec![0; sources.len()];
         let mut landed_bytes = 0;
-        let by_storage = self.by_storage;
         let on_event = &mut self.request.on_event;
         let mut tell = |event: Event<'_>| {
             if let Some(on_event) = on_event {
@@ -292,9 +318,6 @@ impl Conductor<'_, '_> {
         let ready = |storage: usize, tell: &mut dyn FnMut(Event<'_>)| {
             by_storage[storage].iter().for_each(|tensor| tell(Event::Ready { tensor }));
         };
-        for (storage, _) in left.iter().enumerate().filter(|(_, bytes)| **bytes == 0) {
-            ready(storage, &mut tell);
-        }
         let mut landed = |block: usize| {
             for piece in plan.pieces_of(block) {
                 delivered[piece.source.0 as usize] += piece.length;
@@ -308,9 +331,14 @@ impl Conductor<'_, '_> {
                 }
             }
         };
+        let stop = Stop::new(self.cancelled);
+        let job = Job { plan, sources, readers, end, stop: &stop };
         let (result, measures) = route::run(job, prepare, &mut landed);
-        result?;
-        Ok((measures, delivered))
+        if result.is_ok() {
+            let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
+            (0..empty).for_each(|storage| ready(storage, &mut tell));
+        }
+        (result, measures, delivered)
     }
 }
 
@@ -327,16 +355,12 @@ fn asking<'p>(
     }
 }
 
-fn tensors(
-    infos: &[TensorInfo],
-    wanted: &[usize],
-    numbers: &[u32],
-    locations: &[Location],
-) -> Vec<Tensor> {
+fn tensors(index: &Index, wanted: &[usize], ran: &Ran) -> Vec<Tensor> {
+    let numbers = select::plan_numbers(index, &ran.plan);
     let tensor = |number: &usize| {
-        let info = &infos[*number];
-        let location = locations[numbers[info.storage.0 as usize] as usize].clone();
-        Tensor::new(&info.name, info.dtype.clone(), &info.shape, info.offset, info.length, location)
+        let info = &index.tensors[*number];
+        let location = ran.locations[numbers[info.storage.0 as usize] as usize].clone();
+        Tensor::new(info, location)
     };
     wanted.iter().map(tensor).collect()
 }
@@ -348,36 +372,29 @@ fn sources_of(plan: &Plan) -> Vec<usize> {
     sources
 }
 
-fn count(
-    report: &mut Report,
-    model: &Model,
-    plan: &Plan,
-    route: Route,
-    measures: &Measures,
-    delivered: &[u64],
-) {
+/// Counts every byte once.
+fn count(report: &mut Report, model: &Model, ran: &Ran) {
     let mut planned = vec![0; model.sources().len()];
-    for piece in &plan.pieces {
+    for piece in &ran.plan.pieces {
         planned[piece.source.0 as usize] += piece.length;
     }
-    for source in sources_of(plan) {
+    for source in sources_of(&ran.plan) {
         let bytes = Bytes {
             planned: planned[source],
-            read: measures.read[source],
-            delivered: delivered[source],
+            read: ran.measures.read[source],
+            delivered: ran.delivered[source],
         };
         report.bytes.planned += bytes.planned;
         report.bytes.read += bytes.read;
         report.bytes.delivered += bytes.delivered;
-        report
-            .sources
-            .push(SourceReport { name: model.sources()[source].name().to_owned(), bytes });
+        let name = model.sources()[source].name().to_owned();
+        report.sources.push(SourceReport { name, bytes });
     }
-    report.routes.insert(route.to_string(), report.bytes.delivered);
+    report.routes.insert(ran.route.to_string(), report.bytes.delivered);
     report.reads.insert(crate::read::Kind::Buffered.name().to_owned(), report.bytes.read);
-    report.reading_threads = measures.readers;
+    report.reading_threads = ran.measures.readers;
     let seconds = &mut report.seconds;
-    seconds.read = measures.reading.as_secs_f64();
-    seconds.waiting_for_disk = measures.waiting_for_disk.as_secs_f64();
-    seconds.waiting_for_bus = measures.waiting_for_bus.as_secs_f64();
+    seconds.read = ran.measures.reading.as_secs_f64();
+    seconds.waiting_for_disk = ran.measures.waiting_for_disk.as_secs_f64();
+    seconds.waiting_for_bus = ran.measures.waiting_for_bus.as_secs_f64();
 }

@@ -4,6 +4,7 @@ use globset::GlobBuilder;
 use weightlift_index::{Index, StorageId, TensorInfo};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::plan::Plan;
 use crate::source::Model;
 
 /// Numbers of the index's tensors that match one of `patterns`; all without patterns.
@@ -69,10 +70,10 @@ pub(crate) fn bytes_of(model: &Model, tensors: &[usize]) -> u64 {
 pub(super) fn tensors_by_storage<'m>(
     index: &'m Index,
     tensors: &[usize],
-    numbers: &[u32],
+    plan: &Plan,
 ) -> Vec<Vec<&'m TensorInfo>> {
-    let count = numbers.iter().filter(|number| **number != u32::MAX).count();
-    let mut by_storage = vec![Vec::new(); count];
+    let numbers = plan_numbers(index, plan);
+    let mut by_storage = vec![Vec::new(); plan.storages.len()];
     for tensor in tensors.iter().map(|number| &index.tensors[*number]) {
         by_storage[numbers[tensor.storage.0 as usize] as usize].push(tensor);
     }
@@ -80,7 +81,7 @@ pub(super) fn tensors_by_storage<'m>(
 }
 
 /// The number in the plan of every storage of the index; `u32::MAX` where it is not planned.
-pub(super) fn plan_numbers(index: &Index, plan: &crate::plan::Plan) -> Vec<u32> {
+pub(super) fn plan_numbers(index: &Index, plan: &Plan) -> Vec<u32> {
     let mut numbers = vec![u32::MAX; index.storages.len()];
     for (number, storage) in (0..).zip(&plan.storages) {
         numbers[storage.id.0 as usize] = number;

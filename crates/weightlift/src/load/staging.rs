@@ -1,6 +1,7 @@
 //! The rings that a loader keeps, and what it remembers of pinning.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Quarantine, Registrar, Ring};
@@ -18,112 +19,104 @@ pub(crate) struct Staging {
 struct Kept {
     ring: Option<Arc<Ring>>,
     /// The most bytes that could be pinned when more could not, and why.
-    limit: Option<(u64, String)>,
+    limit: Option<Limit>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    bytes: u64,
+    reason: String,
 }
 
 /// What a load needs staging memory for.
-pub(crate) struct Need<'a> {
-    pub(crate) options: &'a Options,
-    pub(crate) bytes: u64,
-    pub(crate) readers: usize,
-    pub(crate) quarantine: &'a Arc<Quarantine>,
+pub(super) struct Need<'a> {
+    pub(super) options: &'a Options,
+    pub(super) bytes: u64,
+    pub(super) readers: usize,
+    pub(super) quarantine: &'a Arc<Quarantine>,
+    pub(super) cancelled: &'a dyn Fn() -> bool,
 }
 
-/// Pinned staging memory, or why there is none.
-pub(crate) enum Pinning {
-    /// A ring, and why it is smaller than the budget allows, if it is.
-    Pinned(Arc<Ring>, Option<String>),
-    /// Nothing could be pinned, now or at an earlier load.
-    Failed(Error),
-}
-
-impl Need<'_> {
-    fn geometry(&self, budget: u64) -> Result<Geometry> {
-        Geometry::new(self.options, budget, self.bytes, self.readers)
-    }
-
-    /// A new ring, not pinned.
-    pub(crate) fn ring(&self, geometry: &Geometry) -> Result<Ring> {
-        Ring::new(geometry.blocks, geometry.block_size, self.quarantine.clone())
-    }
+/// A ring for one load. A ring that is to be pinned and is not yet is nobody else's until it
+/// is: other loads wait for the outcome.
+pub(super) struct Claim<'a> {
+    pub(super) ring: Arc<Ring>,
+    /// Why the ring is smaller than the budget allows, if it is.
+    pub(super) smaller: Option<String>,
+    kept: Option<MutexGuard<'a, Kept>>,
 }
 
 impl Staging {
-    /// Whether a load that needs pinned memory would have to make it.
-    pub(crate) fn lacks_pinned(&self) -> bool {
-        let kept = lock(&self.pinned);
-        kept.ring.is_none() && kept.limit.is_none()
-    }
-
-    /// Pinned staging memory. `ready` is a ring of the full budget, made beforehand. Where the
-    /// full budget cannot be pinned half of it is tried, and so on; the outcome is remembered
-    /// until [`release`](Self::release). With `again`, an earlier failure is tried again.
-    pub(crate) fn pinned(
-        &self,
-        need: &Need<'_>,
-        registrar: &dyn Registrar,
-        mut ready: Option<Ring>,
-        again: bool,
-    ) -> Result<Pinning> {
-        let mut kept = lock(&self.pinned);
-        if again && kept.limit.as_ref().is_some_and(|(bytes, _)| *bytes == 0) {
-            kept.limit = None;
-        }
-        let (mut budget, mut why) = match kept.limit.clone() {
-            Some((0, reason)) => {
-                return Ok(Pinning::Failed(pin_failed(&reason, "an earlier load")));
+    /// Staging memory for a load, pinned as soon as [`Claim::pin`] has been called. What could
+    /// not be pinned at an earlier load is not tried again until [`release`](Self::release),
+    /// unless nothing could be pinned and this load is to have it or fail (`forced`).
+    ///
+    /// An error of kind `PinFailed` if nothing could be pinned.
+    pub(super) fn to_be_pinned(&self, need: &Need<'_>, forced: bool) -> Result<Claim<'_>> {
+        let mut kept = lock_unless(&self.pinned, need.cancelled)?;
+        let mut budget = need.options.staging_budget();
+        let mut smaller = None;
+        match &kept.limit {
+            Some(limit) if limit.bytes > 0 => {
+                budget = budget.min(limit.bytes);
+                smaller = Some(limit.reason.clone());
             }
-            Some((bytes, reason)) => (bytes.min(need.options.staging_budget()), Some(reason)),
-            None => (need.options.staging_budget(), None),
+            Some(limit) if !forced => {
+                return Err(Error::new(ErrorKind::PinFailed, "host memory could not be pinned")
+                    .with("reason", &limit.reason));
+            }
+            Some(_) | None => kept.limit = None,
+        }
+        let geometry = Geometry::new(need.options, budget, need.bytes, need.readers)?;
+        let (ring, mine) = match kept.reuse(&geometry) {
+            Some(ring) => (ring, None),
+            None => (Arc::new(need.ring(&geometry)?), Some(kept)),
         };
-        if let Some(ring) = kept.reuse(&need.geometry(budget)?) {
-            return Ok(Pinning::Pinned(ring, why));
-        }
-        loop {
-            let mut ring = match ready.take() {
-                Some(ring) => ring,
-                None => need.ring(&need.geometry(budget)?)?,
-            };
-            match ring.pin(registrar) {
-                Ok(()) => {
-                    if let Some(reason) = &why {
-                        kept.limit = Some((budget, reason.clone()));
-                    }
-                    return Ok(Pinning::Pinned(kept.keep(ring), why));
-                }
-                Err(error) if error.kind() == ErrorKind::PinFailed => {
-                    // Not the budget but what was tried counts: a small model takes less.
-                    let tried = ring.bytes().min(budget);
-                    why = Some(error.to_string());
-                    budget = tried / 2;
-                    if budget < 2 * SMALLEST_BLOCK {
-                        kept.limit = Some((0, error.to_string()));
-                        return Ok(Pinning::Failed(error));
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        Ok(Claim { ring, smaller, kept: mine })
     }
 
     /// Staging memory that is not pinned.
-    pub(crate) fn pageable(&self, need: &Need<'_>, ready: Option<Ring>) -> Result<Arc<Ring>> {
-        let mut kept = lock(&self.pageable);
-        let geometry = need.geometry(need.options.staging_budget())?;
-        if let Some(ring) = kept.reuse(&geometry) {
-            return Ok(ring);
-        }
-        let ring = match ready {
+    pub(super) fn pageable(&self, need: &Need<'_>) -> Result<Claim<'_>> {
+        let mut kept = lock_unless(&self.pageable, need.cancelled)?;
+        let budget = need.options.staging_budget();
+        let geometry = Geometry::new(need.options, budget, need.bytes, need.readers)?;
+        let ring = match kept.reuse(&geometry) {
             Some(ring) => ring,
-            None => need.ring(&geometry)?,
+            None => kept.ring.insert(Arc::new(need.ring(&geometry)?)).clone(),
         };
-        Ok(kept.keep(ring))
+        Ok(Claim { ring, smaller: None, kept: None })
     }
 
     /// Gives back what no load is using, and forgets failures.
     pub(crate) fn release(&self) {
         *lock(&self.pinned) = Kept::default();
         *lock(&self.pageable) = Kept::default();
+    }
+}
+
+impl Claim<'_> {
+    /// Pins the ring, if that is to be done, and lets others have it too. Where the driver
+    /// refuses, half of it is remembered to be tried next, and nothing once that is below two
+    /// blocks; the error is of kind `PinFailed` then.
+    pub(super) fn pin(&mut self, registrar: &dyn Registrar) -> Result<()> {
+        let Some(mut kept) = self.kept.take() else { return Ok(()) };
+        let pinned = self.ring.pin(registrar);
+        match &pinned {
+            Ok(()) => kept.ring = Some(self.ring.clone()),
+            Err(error) if error.kind() == ErrorKind::PinFailed => {
+                let half = self.ring.bytes() / 2;
+                let bytes = if half < 2 * SMALLEST_BLOCK { 0 } else { half };
+                kept.limit = Some(Limit { bytes, reason: error.to_string() });
+            }
+            Err(_) => {}
+        }
+        pinned
+    }
+}
+
+impl Need<'_> {
+    fn ring(&self, geometry: &Geometry) -> Result<Ring> {
+        Ring::new(geometry.blocks, geometry.block_size, self.quarantine.clone())
     }
 }
 
@@ -140,17 +133,26 @@ impl Kept {
         }
         None
     }
-
-    fn keep(&mut self, ring: Ring) -> Arc<Ring> {
-        self.ring.insert(Arc::new(ring)).clone()
-    }
-}
-
-fn pin_failed(reason: &str, when: &str) -> Error {
-    Error::new(ErrorKind::PinFailed, format!("host memory could not be pinned in {when}"))
-        .with("reason", reason)
 }
 
 fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Another load may hold the lock while the driver starts, which takes up to 20 s on machines
+/// with many devices: a cancelled load does not wait for that.
+fn lock_unless<'a>(
+    kept: &'a Mutex<Kept>,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<MutexGuard<'a, Kept>> {
+    loop {
+        match kept.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if cancelled() => {
+                return Err(Error::new(ErrorKind::Cancelled, "the load was cancelled"));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }

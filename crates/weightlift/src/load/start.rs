@@ -5,10 +5,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::Loader;
 use crate::device::DeviceId;
 use crate::device::cuda::CudaDevice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::loader::Loader;
 use crate::options::{DeviceChoice, Route, RouteChoice};
 use crate::report::{Fallback, Report};
 
@@ -84,22 +84,23 @@ impl Start {
         }
     }
 
-    pub(super) fn is_starting(&self) -> bool {
-        matches!(self, Self::Starting(_))
-    }
-
-    /// The device, `None` for the host; waits for it.
+    /// The device, `None` for the host; waits for it. `idle` is a clock that runs while nothing
+    /// else does.
     pub(super) fn finish(
-        self,
+        &mut self,
         cancelled: &dyn Fn() -> bool,
+        idle: &dyn Fn() -> Duration,
         report: &mut Report,
     ) -> Result<Option<Arc<CudaDevice>>> {
-        let mut starting = match self {
+        let mut starting = match std::mem::replace(self, Self::Host) {
             Self::Host => return Ok(None),
-            Self::Up(device) => return Ok(Some(device)),
+            Self::Up(device) => {
+                *self = Self::Up(device.clone());
+                return Ok(Some(device));
+            }
             Self::Starting(starting) => starting,
         };
-        let waiting = Instant::now();
+        let idle_before = idle();
         let (device, took) = loop {
             match starting.result.recv_timeout(CANCEL_POLL) {
                 Ok(result) => break result,
@@ -116,11 +117,13 @@ impl Start {
             }
         };
         report.seconds.driver = took.as_secs_f64();
-        report.seconds.driver_wait = waiting.elapsed().as_secs_f64();
+        report.seconds.driver_wait = idle().saturating_sub(idle_before).as_secs_f64();
         match device {
-            Ok(device) => Ok(Some(device)),
+            Ok(device) => {
+                *self = Self::Up(device.clone());
+                Ok(Some(device))
+            }
             Err(error) if starting.may_be_host => {
-                report.decisions.retain(|decision| decision.what != "device");
                 Self::host_instead(error, report);
                 Ok(None)
             }

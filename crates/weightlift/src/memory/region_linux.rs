@@ -68,15 +68,6 @@ impl Region {
         Ok(Self { pointer, length })
     }
 
-    /// Makes the kernel give all pages now rather than while somebody waits for them.
-    pub(crate) fn populate(&self) {
-        // SAFETY: our own mapping; populating changes no content. Kernels before 5.14 refuse,
-        // and then the pages come when they are first written.
-        let _ = unsafe {
-            mm::madvise(self.pointer.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite)
-        };
-    }
-
     pub(crate) fn range(&self) -> HostRange {
         HostRange { pointer: self.pointer, length: self.length }
     }
@@ -103,7 +94,6 @@ mod tests {
             assert_eq!(range.length as u64, length.next_multiple_of(PAGE as u64));
             let align = if range.length >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
             assert_eq!(range.pointer.as_ptr() as usize % align, 0);
-            region.populate();
         }
     }
 

@@ -3,8 +3,8 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::slots::{Slots, Submission};
 use super::{Completion, HostRange, Place, Quarantine, Region, Registrar, Registration, Writer};
@@ -21,7 +21,7 @@ pub(crate) struct Ring {
 /// The memory. Its registration ends before it is unmapped; where that cannot be done, or
 /// where a copy out of it may still run, it stays mapped for good and is counted.
 struct Staging {
-    registration: Option<Box<dyn Registration>>,
+    registration: OnceLock<Box<dyn Registration>>,
     region: ManuallyDrop<Region>,
     may_be_read: AtomicBool,
     quarantine: Arc<Quarantine>,
@@ -36,7 +36,7 @@ impl Ring {
         // The region was mapped: its size, and so the two factors, fit an address.
         let (blocks, block_size) = (blocks as usize, block_size as usize);
         let staging = Staging {
-            registration: None,
+            registration: OnceLock::new(),
             region: ManuallyDrop::new(region),
             may_be_read: AtomicBool::new(false),
             quarantine,
@@ -44,19 +44,20 @@ impl Ring {
         Ok(Self { slots: Slots::new(blocks), staging, block_size, blocks })
     }
 
-    /// Pins the whole ring.
-    pub(crate) fn pin(&mut self, registrar: &dyn Registrar) -> Result<()> {
-        self.staging.registration = Some(registrar.register(self.staging.region.range())?);
+    /// Pins the whole ring, once. Blocks may be filled meanwhile; copies out of them begin
+    /// afterwards.
+    pub(crate) fn pin(&self, registrar: &dyn Registrar) -> Result<()> {
+        if !self.is_pinned() {
+            let registration = registrar.register(self.staging.region.range())?;
+            // Whoever may pin is alone (load/staging.rs): nobody has set it meanwhile.
+            let set = self.staging.registration.set(registration);
+            debug_assert!(set.is_ok(), "a ring was pinned twice");
+        }
         Ok(())
     }
 
-    /// Makes the kernel give the ring's pages now.
-    pub(crate) fn populate(&self) {
-        self.staging.region.populate();
-    }
-
     pub(crate) fn is_pinned(&self) -> bool {
-        self.staging.registration.is_some()
+        self.staging.registration.get().is_some()
     }
 
     pub(crate) fn block_size(&self) -> u64 {
@@ -115,7 +116,7 @@ impl Drop for Ring {
 impl Drop for Staging {
     fn drop(&mut self) {
         let may_be_read = *self.may_be_read.get_mut();
-        let free = match &mut self.registration {
+        let free = match self.registration.get_mut() {
             Some(registration) if may_be_read => {
                 registration.abandon();
                 false

@@ -43,18 +43,23 @@ impl Geometry {
         let whole = whole_pages(bytes.saturating_add(PAGE as u64 - 1)).saturating_add(PAGE as u64);
         let block_size =
             options.block_size().min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
-        let piece_size = options.piece_size().min(block_size);
         let needed = bytes.div_ceil(block_size).saturating_add(1);
         let blocks = (budget / block_size).min(needed.max(1));
+        Ok(Self::within(options, block_size, blocks, readers))
+    }
+
+    /// Pieces and readers for a ring that is there.
+    pub(crate) fn within(options: &Options, block_size: u64, blocks: u64, readers: usize) -> Self {
         // With fewer pieces in the ring than readers some would never have a place to read
         // into: smaller pieces first, but not below 64 KiB, where a read costs more in system
         // call than in bytes.
+        let piece_size = options.piece_size().min(block_size);
         let floor = piece_size.min(64 << 10);
         let share = blocks * block_size / readers.max(1) as u64 / SMALLEST_BLOCK * SMALLEST_BLOCK;
         let piece_size = piece_size.min(share.max(floor));
         let places = blocks * block_size.div_ceil(piece_size);
         let readers = readers.min(usize::try_from(places).unwrap_or(usize::MAX)).max(1);
-        Ok(Self { block_size, blocks, piece_size, readers })
+        Self { block_size, blocks, piece_size, readers }
     }
 }
 

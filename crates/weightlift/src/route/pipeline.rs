@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::device::CopyQueue;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{InFlight, OpenBlock, Place, Ring};
 use crate::plan::Plan;
 use crate::read::{Completed, Kind, Positional, ReadPiece, Reader};
 use crate::source::Source;
 
+use super::activity::Activity;
 use super::targets::Targets;
 
 /// What to do.
@@ -43,7 +43,6 @@ pub(crate) enum End<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Staged<'a> {
     pub(crate) ring: &'a Arc<Ring>,
-    pub(crate) queue: &'a dyn CopyQueue,
     pub(crate) targets: &'a Targets,
 }
 
@@ -95,15 +94,16 @@ pub(crate) struct Measures {
     pub(crate) waiting_for_bus: Duration,
 }
 
-/// Runs `job`. `prepare` is called on this thread and provides the destinations; where there
-/// are reader threads they run already. `landed` is called on this thread for every block whose
+/// Runs `job`. `prepare` is called on this thread and provides the destinations of a staged
+/// end; where there are reader threads they run already and fill the ring meanwhile. It gets a
+/// clock that runs while nobody reads. `landed` is called on this thread for every block whose
 /// bytes are in place, in the order of submission.
 ///
 /// Whatever the outcome, no read and no copy of the job is under way when this returns; copies
 /// whose end cannot be known have their memory on both sides quarantined.
 pub(crate) fn run(
     job: Job<'_>,
-    prepare: &mut dyn FnMut() -> Result<()>,
+    prepare: &mut Prepare<'_>,
     landed: &mut dyn FnMut(usize),
 ) -> (Result<()>, Measures) {
     let readers = job.readers;
@@ -122,11 +122,14 @@ pub(crate) fn run(
     drain.armed = result.is_err();
     drop(drain);
     measures.read = run.read_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();
-    measures.reading = nanoseconds(&run.reading);
+    measures.reading = run.activity.reading();
     measures.waiting_for_bus = nanoseconds(&run.waiting_for_bus);
     measures.first_submitted = *lock(&run.first_submitted);
     (result, measures)
 }
+
+/// Provides destinations. Its argument tells for how long nobody has been reading so far.
+pub(crate) type Prepare<'p> = dyn FnMut(&dyn Fn() -> Duration) -> Result<()> + 'p;
 
 struct Run<'a> {
     plan: &'a Plan,
@@ -136,8 +139,7 @@ struct Run<'a> {
     next_piece: AtomicUsize,
     blocks: Vec<BlockState>,
     read_bytes: Vec<AtomicU64>,
-    /// Nanoseconds.
-    reading: AtomicU64,
+    activity: Activity,
     /// Nanoseconds.
     waiting_for_bus: AtomicU64,
     first_submitted: Mutex<Option<Instant>>,
@@ -182,7 +184,7 @@ impl<'a> Run<'a> {
             next_piece: AtomicUsize::new(0),
             blocks,
             read_bytes: job.sources.iter().map(|_| AtomicU64::new(0)).collect(),
-            reading: AtomicU64::new(0),
+            activity: Activity::default(),
             waiting_for_bus: AtomicU64::new(0),
             first_submitted: Mutex::new(None),
         }
@@ -190,8 +192,9 @@ impl<'a> Run<'a> {
 
     /// Reads on the calling thread. The oldest block is waited for only once as many are on
     /// their way as the ring has blocks: then the next one would wait for it anyway.
-    fn alone(&self, prepare: &mut dyn FnMut() -> Result<()>, collector: &mut Collector<'_, '_>) {
-        if let Err(error) = prepare() {
+    fn alone(&self, prepare: &mut Prepare<'_>, collector: &mut Collector<'_, '_>) {
+        self.activity.nobody_yet();
+        if let Err(error) = prepare(&|| self.activity.idle()) {
             return self.stop.fail(error);
         }
         let most = self.staged.map_or(1, |staged| staged.ring.blocks() as usize);
@@ -210,7 +213,7 @@ impl<'a> Run<'a> {
     fn together(
         &self,
         readers: usize,
-        prepare: &mut dyn FnMut() -> Result<()>,
+        prepare: &mut Prepare<'_>,
         collector: &mut Collector<'_, '_>,
     ) {
         std::thread::scope(|scope| {
@@ -236,7 +239,7 @@ impl<'a> Run<'a> {
             drop(sender);
             // Should the caller's code panic below, the readers are not to finish first.
             let _stop = StopOnPanic(self.stop);
-            if let Err(error) = prepare() {
+            if let Err(error) = prepare(&|| self.activity.idle()) {
                 self.stop.fail(error);
             }
             collector.collect(&receiver);
@@ -267,14 +270,12 @@ impl<'a> Run<'a> {
                 let Some(piece) = self.plan.pieces.get(number) else { break };
                 let place = self.place(number)?;
                 let (source, offset) = (piece.source.0 as usize, piece.offset);
-                let started = Instant::now();
+                self.activity.begin();
                 reader.submit(ReadPiece { piece: number, source, offset }, place);
-                add(&self.reading, started);
                 under_way += 1;
             }
-            let started = Instant::now();
             let Some(completed) = reader.complete() else { return Ok(()) };
-            add(&self.reading, started);
+            self.activity.end();
             under_way -= 1;
             self.completed(completed, submitted)?;
         }
@@ -325,8 +326,11 @@ impl<'a> Run<'a> {
         let open = open.ok_or_else(|| Error::new(ErrorKind::Internal, "a block ended twice"))?;
         let filled = open.seal()?;
         let copies = staged.targets.copies(self.plan.copies_of(block), &|| self.stop.is_set())?;
+        let queue = staged.targets.queue();
+        let queue =
+            queue.ok_or_else(|| Error::new(ErrorKind::Internal, "places without a queue"))?;
         lock(&self.first_submitted).get_or_insert_with(Instant::now);
-        filled.submit(|source| staged.queue.submit(source, &copies))
+        filled.submit(|source| queue.submit(source, &copies))
     }
 }
 
@@ -372,7 +376,7 @@ struct Drain<'a> {
 impl Drop for Drain<'_> {
     fn drop(&mut self) {
         if let (Some(staged), true) = (self.staged, self.armed)
-            && staged.queue.drain().is_err()
+            && staged.targets.queue().is_some_and(|queue| queue.drain().is_err())
         {
             staged.targets.quarantine();
         }

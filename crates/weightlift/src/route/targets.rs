@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::device::{DeviceCopy, DeviceMemory, Keep};
+use crate::device::{CopyQueue, DeviceCopy, DeviceMemory, Keep};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::Copy;
 use crate::sync::{Condvar, Mutex, lock, wait};
@@ -11,8 +11,10 @@ use crate::sync::{Condvar, Mutex, lock, wait};
 /// How long a reader sleeps before it looks whether the load was stopped.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
-/// One place per planned storage, provided in the plan's order while readers already run.
+/// One place per planned storage, provided in the plan's order while readers already run, and
+/// the queue that copies there.
 pub(crate) struct Targets {
+    queue: OnceLock<Box<dyn CopyQueue>>,
     places: Vec<OnceLock<DeviceMemory>>,
     /// How many storages have a place, from the first on.
     provided: Mutex<usize>,
@@ -22,10 +24,22 @@ pub(crate) struct Targets {
 impl Targets {
     pub(crate) fn new(storages: usize) -> Self {
         let places = std::iter::repeat_with(OnceLock::new).take(storages).collect();
-        Self { places, provided: Mutex::new(0), more: Condvar::new() }
+        Self { queue: OnceLock::new(), places, provided: Mutex::new(0), more: Condvar::new() }
     }
 
-    /// Gives the next storage, in the plan's order, its place.
+    /// Sets the queue, once, before the first place is provided.
+    pub(crate) fn set_queue(&self, queue: Box<dyn CopyQueue>) {
+        let set = self.queue.set(queue);
+        debug_assert!(set.is_ok(), "a load has one queue");
+    }
+
+    /// The queue; `None` until it is set: then no copy can have been submitted.
+    pub(crate) fn queue(&self) -> Option<&dyn CopyQueue> {
+        self.queue.get().map(|queue| &**queue)
+    }
+
+    /// Gives the next storage, in the plan's order, its place. From now on blocks of storages
+    /// that have one are copied: staging memory that is to be pinned is pinned by now.
     pub(crate) fn provide(&self, memory: DeviceMemory) {
         let mut provided = lock(&self.provided);
         if let Some(place) = self.places.get(*provided) {

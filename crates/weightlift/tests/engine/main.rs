@@ -74,12 +74,13 @@ fn assert_same(loaded: &Loaded, written: &[Spec]) {
 fn assert_adds_up(loaded: &Loaded, bytes: u64) {
     let report = &loaded.report;
     assert_eq!(report.schema, 1);
-    assert_eq!(
-        (report.bytes.planned, report.bytes.read, report.bytes.delivered),
-        (bytes, bytes, bytes)
-    );
+    assert_eq!(report.reads.values().sum::<u64>(), report.bytes.read);
+    assert_eq!((report.bytes.planned, report.bytes.delivered), (bytes, bytes));
     assert_eq!(report.routes.values().sum::<u64>(), bytes);
-    assert_eq!(report.reads.values().sum::<u64>(), bytes);
+    // What was read before the ring turned out too large to be pinned was read for nothing.
+    let smaller = report.decisions.iter().any(|decision| decision.what == "staging");
+    let wasted = report.bytes.read - bytes;
+    assert!(wasted == 0 || smaller || !report.fallbacks.is_empty(), "{wasted} bytes too many");
     assert_eq!(report.sources.iter().map(|source| source.bytes.delivered).sum::<u64>(), bytes);
     let seconds = &report.seconds;
     assert!(

@@ -44,7 +44,7 @@ impl Completion for Ends {
 fn ring(blocks: u64) -> (Arc<Ring>, Arc<Quarantine>, Log) {
     let quarantine = Arc::new(Quarantine::default());
     let log = Log::default();
-    let mut ring = Ring::new(blocks, 8192, quarantine.clone()).unwrap();
+    let ring = Ring::new(blocks, 8192, quarantine.clone()).unwrap();
     ring.pin(&Pins { log: log.clone(), unregisters: true }).unwrap();
     (Arc::new(ring), quarantine, log)
 }
@@ -127,7 +127,7 @@ fn a_ring_dropped_with_copies_under_way_waits_for_them() {
 #[test]
 fn memory_that_stays_pinned_stays_mapped() {
     let quarantine = Arc::new(Quarantine::default());
-    let mut ring = Ring::new(1, 4096, quarantine.clone()).unwrap();
+    let ring = Ring::new(1, 4096, quarantine.clone()).unwrap();
     ring.pin(&Pins { log: Log::default(), unregisters: false }).unwrap();
     drop(ring);
     assert_eq!(quarantine.bytes(), 4096);
