@@ -1,6 +1,221 @@
+//! `weightlift demo`: what this machine can do, every byte checked.
+//!
+//! Makes a model, loads it by every route, compares each tensor with what was written, and
+//! reads the same files without weightlift beside it. A route that this machine does not have
+//! stands in the table with the reason.
+
+mod ceiling;
+mod model;
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
+use weightlift::{
+    DeviceChoice, Error, ErrorKind, Loaded, Loader, Report, Request, Route, RouteChoice,
+    format_size,
+};
+
 use crate::args::Demo;
 use crate::error::Failure;
-use crate::signal::Stop;
-pub(crate) fn run(_options: &Demo, _stop: &Stop) -> Result<(), Failure> {
-    Ok(())
+use crate::output::Output;
+use crate::signal::{Grace, Stop};
+use crate::text::{self, OneLine};
+
+use model::Made;
+
+/// Every route, and the device that it leads to.
+const ROUTES: [(Route, DeviceChoice); 3] = [
+    (Route::Host, DeviceChoice::Host),
+    (Route::Pageable, DeviceChoice::CurrentCuda),
+    (Route::Pinned, DeviceChoice::CurrentCuda),
+];
+
+pub(crate) fn run(options: &Demo, stop: &Stop) -> Result<(), Failure> {
+    let size = options.bytes()?;
+    // From here on there may be files to remove.
+    stop.allow(Grace::AsLongAsNeeded);
+    say(format_args!("writing a model of {} …", text::bytes(size)));
+    let made = model::make(size, stop)?;
+    let measured = measure(&made, stop);
+    // Before anything is printed: a reader that goes away must not leave files behind.
+    let kept = made.end(options.keep && measured.is_ok())?;
+    let measured = measured?;
+
+    let mut output = Output::stdout();
+    output.line(format_args!(
+        "{}, {}, in {}; page cache warm: the files were written just before",
+        text::count(measured.tensors as u64, "tensor"),
+        text::bytes(measured.bytes),
+        text::count(measured.files as u64, "file"),
+    ))?;
+    output.line(table(&measured))?;
+    for (reason, routes) in measured.missing() {
+        let routes = routes.join(", ");
+        output.line(format_args!("{routes}: not available here: {}", OneLine(reason)))?;
+    }
+    if let Some(folder) = kept {
+        output.line(format_args!("kept in {}", text::path(&folder)))?;
+    }
+    output.finish()?;
+    measured.verdict().map_err(Failure::from)
+}
+
+/// All that the table shows.
+struct Measured {
+    tensors: usize,
+    bytes: u64,
+    files: usize,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    name: String,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Loaded {
+        report: Box<Report>,
+        verified: usize,
+    },
+    Missing(String),
+    /// Not by weightlift: the seconds that it took.
+    Read(f64),
+}
+
+fn measure(made: &Made, stop: &Stop) -> Result<Measured, Error> {
+    let loader = Loader::default();
+    let mut rows = Vec::new();
+    let mut readers = 1;
+    for (route, device) in ROUTES {
+        say(format_args!("loading by {route} …"));
+        let request =
+            Request::new().device(device).route(RouteChoice::Forced(route)).cancel(stop.token());
+        let outcome = match loader.load(made.folder(), request) {
+            Ok(loaded) => {
+                readers = readers.max(loaded.report.reading_threads);
+                let verified = verified(made, &loaded, stop)?;
+                Outcome::Loaded { report: Box::new(loaded.report), verified }
+            }
+            Err(error) if is_missing(error.kind()) => Outcome::Missing(error.to_string()),
+            Err(error) => return Err(error.with("route", route)),
+        };
+        rows.push(Row { name: route.to_string(), outcome });
+    }
+    for (name, memory) in [
+        ("plain pread, new memory", ceiling::Memory::New),
+        ("plain pread, one buffer a thread", ceiling::Memory::Reused),
+    ] {
+        say(format_args!("{name} …"));
+        let seconds = ceiling::read(made.files(), readers, memory, stop)?;
+        rows.push(Row { name: name.to_owned(), outcome: Outcome::Read(seconds) });
+    }
+    let (tensors, bytes, files) = (made.digests().len(), made.bytes(), made.files().len());
+    Ok(Measured { tensors, bytes, files, rows })
+}
+
+/// What says that the machine does not have a route, not that the route does not work.
+fn is_missing(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NoDriver
+            | ErrorKind::DriverTooOld
+            | ErrorKind::NoDevice
+            | ErrorKind::PinFailed
+            | ErrorKind::OutOfDeviceMemory
+            | ErrorKind::OutOfHostMemory
+    )
+}
+
+/// How many tensors lie in their memory as they were written.
+fn verified(made: &Made, loaded: &Loaded, stop: &Stop) -> Result<usize, Error> {
+    let mut same = 0;
+    for tensor in &loaded.tensors {
+        stop.check()?;
+        same += usize::from(made.digests().get(tensor.name()) == Some(&tensor.digest()?));
+    }
+    Ok(same)
+}
+
+impl Measured {
+    /// Why routes are not there, and which for each reason.
+    fn missing(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut missing: Vec<(&str, Vec<&str>)> = Vec::new();
+        for row in &self.rows {
+            let Outcome::Missing(reason) = &row.outcome else { continue };
+            match missing.iter_mut().find(|(known, _)| known == reason) {
+                Some((_, routes)) => routes.push(&row.name),
+                None => missing.push((reason, vec![&row.name])),
+            }
+        }
+        missing
+    }
+
+    /// An error if one tensor, by one route, is not what was written.
+    fn verdict(&self) -> Result<(), Error> {
+        for row in &self.rows {
+            if let Outcome::Loaded { verified, .. } = &row.outcome
+                && *verified != self.tensors
+            {
+                let message = "tensors are not in memory as they were written";
+                return Err(Error::new(ErrorKind::Internal, message)
+                    .with("route", &row.name)
+                    .with("expected", self.tensors)
+                    .with("actual", verified)
+                    .hint("please report it; --keep keeps the model's files"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn table(measured: &Measured) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header([
+        "route",
+        "GB/s",
+        "seconds",
+        "driver start",
+        "staging peak",
+        "verified",
+    ]);
+    let rate = |seconds: f64| {
+        format!("{:.2}", measured.bytes as f64 / 1e9 / seconds.max(f64::MIN_POSITIVE))
+    };
+    for row in &measured.rows {
+        let dash = || "-".to_owned();
+        let (mut driver, mut staging, mut verified_of) = (dash(), dash(), dash());
+        let (rate, seconds) = match &row.outcome {
+            Outcome::Missing(_) => (dash(), dash()),
+            Outcome::Read(seconds) => (rate(*seconds), format!("{seconds:.3}")),
+            Outcome::Loaded { report, verified } => {
+                if report.seconds.driver > 0.0 {
+                    driver = format!("{:.3}", report.seconds.driver);
+                }
+                staging = format_size(report.staging_bytes_peak);
+                verified_of = format!("{verified}/{}", measured.tensors);
+                (
+                    format!("{:.2}", report.bytes_per_second / 1e9),
+                    format!("{:.3}", report.seconds.total),
+                )
+            }
+        };
+        table.add_row([row.name.clone(), rate, seconds, driver, staging, verified_of]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    if let Some(first) = table.column_mut(0) {
+        first.set_cell_alignment(CellAlignment::Left);
+    }
+    table
+}
+
+/// What is going on, for whoever sits before the terminal.
+fn say(what: std::fmt::Arguments<'_>) {
+    let mut stderr = io::stderr();
+    if stderr.is_terminal() {
+        let _ = writeln!(stderr, "{what}");
+    }
 }
