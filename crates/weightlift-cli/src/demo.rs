@@ -21,6 +21,7 @@ use crate::output::Output;
 use crate::signal::{Grace, Stop};
 use crate::text::{self, OneLine};
 
+use ceiling::Ceiling;
 use model::Made;
 
 /// Every route, and the device that it leads to.
@@ -41,12 +42,16 @@ pub(crate) fn run(options: &Demo, stop: &Stop) -> Result<(), Failure> {
     let kept = made.end(options.keep && measured.is_ok())?;
     let measured = measured?;
 
-    let mut output = Output::stdout();
+    let mut output = Output::stdout(stop)?;
     output.line(format_args!(
-        "{}, {}, in {}; page cache warm: the files were written just before",
+        "{}, {}, in {}, written just before: the page cache is warm",
         text::count(measured.tensors as u64, "tensor"),
         text::bytes(measured.bytes),
         text::count(measured.files as u64, "file"),
+    ))?;
+    output.line(format_args!(
+        "best of {ROUNDS} rounds; plain pread is the same files read without weightlift, by {}",
+        text::count(measured.readers as u64, "thread"),
     ))?;
     output.line(table(&measured))?;
     for (reason, routes) in measured.missing() {
@@ -65,6 +70,7 @@ struct Measured {
     tensors: usize,
     bytes: u64,
     files: usize,
+    readers: usize,
     rows: Vec<Row>,
 }
 
@@ -74,44 +80,92 @@ struct Row {
 }
 
 enum Outcome {
+    /// The fastest load's report; the fewest tensors of any load that were right.
     Loaded {
         report: Box<Report>,
         verified: usize,
+        driver: f64,
     },
     Missing(String),
     /// Not by weightlift: the seconds that it took.
     Read(f64),
 }
 
+/// The best of several rounds counts: the first one pays for memory that the system has to
+/// find, and neighbours on the machine slow down one round more than another.
+const ROUNDS: usize = 3;
+
 fn measure(made: &Made, stop: &Stop) -> Result<Measured, Error> {
     let loader = Loader::default();
-    let mut rows = Vec::new();
+    let mut routes: [Option<Outcome>; 3] = [None, None, None];
+    let mut best = Ceiling { new_memory: f64::INFINITY, touched_memory: f64::INFINITY };
     let mut readers = 1;
-    for (route, device) in ROUTES {
-        say(format_args!("loading by {route} …"));
-        let request =
-            Request::new().device(device).route(RouteChoice::Forced(route)).cancel(stop.token());
-        let outcome = match loader.load(made.folder(), request) {
-            Ok(loaded) => {
-                readers = readers.max(loaded.report.reading_threads);
-                let verified = verified(made, &loaded, stop)?;
-                Outcome::Loaded { report: Box::new(loaded.report), verified }
+    for round in 1..=ROUNDS {
+        for ((route, device), outcome) in ROUTES.into_iter().zip(&mut routes) {
+            if matches!(outcome, Some(Outcome::Missing(_))) {
+                continue;
             }
-            Err(error) if is_missing(error.kind()) => Outcome::Missing(error.to_string()),
-            Err(error) => return Err(error.with("route", route)),
-        };
-        rows.push(Row { name: route.to_string(), outcome });
+            say(format_args!("round {round} of {ROUNDS}: loading by {route} …"));
+            let now = load(&loader, made, route, device, stop)?;
+            if let Outcome::Loaded { report, .. } = &now {
+                readers = readers.max(report.reading_threads);
+            }
+            *outcome = Some(better(outcome.take(), now));
+        }
+        say(format_args!("round {round} of {ROUNDS}: plain pread …"));
+        let now = ceiling::measure(made.files(), readers, stop)?;
+        best.new_memory = best.new_memory.min(now.new_memory);
+        best.touched_memory = best.touched_memory.min(now.touched_memory);
     }
-    for (name, memory) in [
-        ("plain pread, new memory", ceiling::Memory::New),
-        ("plain pread, one buffer a thread", ceiling::Memory::Reused),
-    ] {
-        say(format_args!("{name} …"));
-        let seconds = ceiling::read(made.files(), readers, memory, stop)?;
-        rows.push(Row { name: name.to_owned(), outcome: Outcome::Read(seconds) });
+    let routes = ROUTES.iter().zip(routes).filter_map(|((route, _), outcome)| {
+        outcome.map(|outcome| Row { name: route.to_string(), outcome })
+    });
+    let read = |what: &str, seconds| Row {
+        name: format!("plain pread, {what}"),
+        outcome: Outcome::Read(seconds),
+    };
+    let plain = [read("new memory", best.new_memory), read("touched memory", best.touched_memory)];
+    Ok(Measured {
+        tensors: made.digests().len(),
+        bytes: made.bytes(),
+        files: made.files().len(),
+        readers,
+        rows: routes.chain(plain).collect(),
+    })
+}
+
+fn load(
+    loader: &Loader,
+    made: &Made,
+    route: Route,
+    device: DeviceChoice,
+    stop: &Stop,
+) -> Result<Outcome, Error> {
+    let request =
+        Request::new().device(device).route(RouteChoice::Forced(route)).cancel(stop.token());
+    match loader.load(made.folder(), request) {
+        Ok(loaded) => {
+            let verified = verified(made, &loaded, stop)?;
+            let driver = loaded.report.seconds.driver;
+            Ok(Outcome::Loaded { report: Box::new(loaded.report), verified, driver })
+        }
+        Err(error) if is_missing(error.kind()) => Ok(Outcome::Missing(error.to_string())),
+        Err(error) => Err(error.with("route", route)),
     }
-    let (tensors, bytes, files) = (made.digests().len(), made.bytes(), made.files().len());
-    Ok(Measured { tensors, bytes, files, rows })
+}
+
+/// The faster of two loads; what was wrong in either and what only the first pays for stays.
+fn better(before: Option<Outcome>, now: Outcome) -> Outcome {
+    match (before, now) {
+        (
+            Some(Outcome::Loaded { report: a, verified: v, driver: d }),
+            Outcome::Loaded { report: b, verified: w, driver: e },
+        ) => {
+            let report = if a.bytes_per_second >= b.bytes_per_second { a } else { b };
+            Outcome::Loaded { report, verified: v.min(w), driver: d.max(e) }
+        }
+        (_, now) => now,
+    }
 }
 
 /// What says that the machine does not have a route, not that the route does not work.
@@ -169,7 +223,7 @@ impl Measured {
     }
 }
 
-fn table(measured: &Measured) -> Table {
+fn table(measured: &Measured) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
         "route",
@@ -188,9 +242,9 @@ fn table(measured: &Measured) -> Table {
         let (rate, seconds) = match &row.outcome {
             Outcome::Missing(_) => (dash(), dash()),
             Outcome::Read(seconds) => (rate(*seconds), format!("{seconds:.3}")),
-            Outcome::Loaded { report, verified } => {
-                if report.seconds.driver > 0.0 {
-                    driver = format!("{:.3}", report.seconds.driver);
+            Outcome::Loaded { report, verified, driver: start } => {
+                if *start > 0.0 {
+                    driver = format!("{start:.3}");
                 }
                 staging = format_size(report.staging_bytes_peak);
                 verified_of = format!("{verified}/{}", measured.tensors);
@@ -205,11 +259,12 @@ fn table(measured: &Measured) -> Table {
     for column in table.column_iter_mut() {
         column.set_constraint(ColumnConstraint::ContentWidth);
         column.set_cell_alignment(CellAlignment::Right);
+        column.set_padding((0, 2));
     }
     if let Some(first) = table.column_mut(0) {
         first.set_cell_alignment(CellAlignment::Left);
     }
-    table
+    table.trim_fmt()
 }
 
 /// What is going on, for whoever sits before the terminal.

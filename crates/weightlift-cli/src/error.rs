@@ -134,7 +134,7 @@ impl Told {
         }
         let _ = io::stderr().write_all(line.as_bytes());
         if json {
-            let mut output = Output::stdout();
+            let mut output = Output::claimed();
             let _ = output.json(&Object { error: self }).and_then(|()| output.line(""));
             let _ = output.finish();
         }
@@ -174,7 +174,7 @@ impl Serialize for Context<'_> {
 /// Help and version go to stdout.
 fn help(error: &clap::Error) -> u8 {
     let text = error.render();
-    let mut output = Output::stdout();
+    let mut output = Output::claimed();
     let printed =
         if io::stdout().is_terminal() { output.text(text.ansi()) } else { output.text(text) };
     match printed.and_then(|()| output.finish()) {

@@ -10,11 +10,12 @@ use weightlift::index::TensorInfo;
 use crate::args::Inspect;
 use crate::error::Failure;
 use crate::output::Output;
+use crate::signal::Stop;
 use crate::text::{self, OneLine};
 
-pub(crate) fn run(options: &Inspect) -> Result<(), Failure> {
+pub(crate) fn run(options: &Inspect, stop: &Stop) -> Result<(), Failure> {
     let model = Model::open(&options.model.path, &options.model.open_options()?)?;
-    let mut output = Output::stdout();
+    let mut output = Output::stdout(stop)?;
     if options.json {
         print_json(&mut output, &model)?;
     } else {
@@ -96,7 +97,7 @@ fn cells(row: &Row<'_>) -> [String; 6] {
 }
 
 /// For a terminal: cells wrap where the table would be wider.
-fn wrapped<'a>(rows: impl Iterator<Item = Row<'a>>, width: u16) -> Table {
+fn wrapped<'a>(rows: impl Iterator<Item = Row<'a>>, width: u16) -> String {
     let mut table = Table::new();
     table
         .load_preset(presets::NOTHING)
@@ -104,12 +105,15 @@ fn wrapped<'a>(rows: impl Iterator<Item = Row<'a>>, width: u16) -> Table {
         .set_width(width)
         .set_header(TITLES)
         .add_rows(rows.map(|row| cells(&row)));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     for column in [4, 5] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table
+    table.trim_fmt()
 }
 
 /// For a pipe or a file: a line a tensor, however long, written as it is made, which takes a

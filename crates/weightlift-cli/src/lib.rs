@@ -37,26 +37,29 @@ pub use signal::Stop;
 /// Never panics and never ends the process; `stop` can end the work early.
 pub fn run(args: impl IntoIterator<Item = OsString>, stop: &Stop) -> u8 {
     let args: Vec<OsString> = args.into_iter().collect();
+    let json = error::wants_json(&args);
+    stop.begin(json);
     let outcome = Arguments::try_parse_from(&args)
         .map_err(Failure::from)
         .and_then(|arguments| log::start().and_then(|()| dispatch(arguments.command, stop)));
     match outcome {
         Ok(()) => 0,
-        Err(failure) => failure.report(error::wants_json(&args)),
+        // Not behind a result that has begun, and not where a signal's end was told.
+        Err(failure) => failure.report(json && stop.claim_stdout()),
     }
 }
 
 fn dispatch(command: Command, stop: &Stop) -> Result<(), Failure> {
     match command {
         Command::Load(options) => load::run(&options, stop),
-        Command::Inspect(options) => inspect::run(&options),
-        Command::Plan(options) => plan::run(&options),
+        Command::Inspect(options) => inspect::run(&options, stop),
+        Command::Plan(options) => plan::run(&options, stop),
         Command::Demo(options) => demo::run(&options, stop),
         Command::Completions { shell } => {
             // Into memory first: clap_complete panics where its writer fails.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "weightlift", &mut script);
-            let mut output = Output::stdout();
+            let mut output = Output::stdout(stop)?;
             output.bytes(&script)?;
             output.finish()
         }

@@ -30,7 +30,7 @@ pub(crate) fn run(options: &Load, stop: &Stop) -> Result<(), Failure> {
     if options.quiet {
         return Ok(());
     }
-    let mut output = Output::stdout();
+    let mut output = Output::stdout(stop)?;
     if options.json {
         print_json(&mut output, &loaded, digests.as_deref())?;
     } else {

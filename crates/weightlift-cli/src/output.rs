@@ -6,12 +6,19 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use serde::Serialize;
 
 use crate::error::Failure;
+use crate::signal::Stop;
 
 /// What a command prints to. Nothing counts as printed before [`finish`](Self::finish).
 pub(crate) struct Output(BufWriter<StdoutLock<'static>>);
 
 impl Output {
-    pub(crate) fn stdout() -> Self {
+    /// For a command's result. An error if the process is ending and has told so there.
+    pub(crate) fn stdout(stop: &Stop) -> Result<Self, Failure> {
+        if stop.claim_stdout() { Ok(Self::claimed()) } else { Err(stop.error().into()) }
+    }
+
+    /// For whoever has [claimed](Stop::claim_stdout) stdout, and for what is no JSON.
+    pub(crate) fn claimed() -> Self {
         Self(BufWriter::with_capacity(1 << 16, io::stdout().lock()))
     }
 

@@ -6,13 +6,14 @@ use weightlift::{Loader, Model, Plan, Request};
 use crate::args;
 use crate::error::Failure;
 use crate::output::Output;
+use crate::signal::Stop;
 use crate::text::OneLine;
 
-pub(crate) fn run(options: &args::Plan) -> Result<(), Failure> {
+pub(crate) fn run(options: &args::Plan, stop: &Stop) -> Result<(), Failure> {
     let loader = Loader::new(options.settings.options(None)?);
     let model = Model::open(&options.model.path, &options.model.open_options()?)?;
     let plan = loader.plan(&model, &Request::new().tensors(&options.settings.tensors))?;
-    let mut output = Output::stdout();
+    let mut output = Output::stdout(stop)?;
     if options.json {
         output.json(&PlanJson::new(&model, &plan))?;
         output.line("")?;

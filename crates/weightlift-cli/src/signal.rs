@@ -1,11 +1,12 @@
 //! Ctrl-C, SIGTERM and SIGHUP: the first asks the work to stop, the second ends the process.
 
-use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weightlift::{CancelToken, Error, ErrorKind};
+
+use crate::error::Failure;
 
 /// The exit status of a stopped command: that of a shell's command that Ctrl-C ended. SIGTERM
 /// and SIGHUP end with the same one, so that scripts need to know but one.
@@ -21,6 +22,10 @@ struct Shared {
     signals: AtomicUsize,
     /// Milliseconds that the work has to end by itself after the first signal.
     grace: AtomicU64,
+    /// Whether errors are wanted as JSON on stdout.
+    json: AtomicBool,
+    /// Whether somebody prints to stdout, or has.
+    stdout_claimed: AtomicBool,
 }
 
 /// How long a command may take to stop.
@@ -73,10 +78,25 @@ impl Stop {
 
     /// An error of kind `Cancelled` once the work is to stop.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.0.token.is_cancelled() {
-            return Err(Error::new(ErrorKind::Cancelled, "the work was stopped"));
-        }
-        Ok(())
+        if self.0.token.is_cancelled() { Err(self.error()) } else { Ok(()) }
+    }
+
+    /// That the work is to stop.
+    pub(crate) fn error(&self) -> Error {
+        Error::new(ErrorKind::Cancelled, "the work was stopped")
+    }
+
+    /// A command begins: until it says otherwise a signal ends it at once.
+    pub(crate) fn begin(&self, json: bool) {
+        self.0.grace.store(0, Ordering::Relaxed);
+        self.0.json.store(json, Ordering::Relaxed);
+        self.0.stdout_claimed.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the caller is the first to print to stdout. There is to be one JSON value, and
+    /// the thread that ends the process must not wait for one that prints to a full pipe.
+    pub(crate) fn claim_stdout(&self) -> bool {
+        !self.0.stdout_claimed.swap(true, Ordering::Relaxed)
     }
 
     /// Runs on a thread of its own, not in the signal handler itself: all calls are allowed.
@@ -84,24 +104,26 @@ impl Stop {
         self.stop();
         let grace = self.0.grace.load(Ordering::Relaxed);
         if grace == 0 || self.0.signals.fetch_add(1, Ordering::Relaxed) > 0 {
-            end();
+            self.end();
         }
         if grace < u64::MAX {
+            let stop = self.clone();
             let late = move || {
                 std::thread::sleep(Duration::from_millis(grace));
-                end();
+                stop.end();
             };
             let spawned =
                 std::thread::Builder::new().name("weightlift-stop".to_owned()).spawn(late);
             if spawned.is_err() {
-                end();
+                self.end();
             }
         }
     }
-}
 
-fn end() -> ! {
-    // Nobody may be there to read it.
-    let _ = writeln!(std::io::stderr(), "error: stopped");
-    std::process::exit(i32::from(STOPPED))
+    /// Ends the process in the middle of its work, which is told as any other error.
+    fn end(&self) -> ! {
+        let json = self.0.json.load(Ordering::Relaxed) && self.claim_stdout();
+        let status = Failure::from(self.error()).report(json);
+        std::process::exit(i32::from(status))
+    }
 }
