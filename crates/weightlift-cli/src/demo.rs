@@ -54,6 +54,11 @@ pub(crate) fn run(options: &Demo, stop: &Stop) -> Result<(), Failure> {
         text::count(measured.readers as u64, "thread"),
     ))?;
     output.line(table(&measured))?;
+    for row in &measured.rows {
+        if let Outcome::Failed(error) = &row.outcome {
+            output.line(format_args!("{}: failed: {}", row.name, OneLine(&error.to_string())))?;
+        }
+    }
     for (reason, routes) in measured.missing() {
         let routes = routes.join(", ");
         output.line(format_args!("{routes}: not available here: {}", OneLine(reason)))?;
@@ -62,7 +67,8 @@ pub(crate) fn run(options: &Demo, stop: &Stop) -> Result<(), Failure> {
         output.line(format_args!("kept in {}", text::path(&folder)))?;
     }
     output.finish()?;
-    measured.verdict().map_err(Failure::from)
+    measured.verdict()?;
+    Ok(())
 }
 
 /// All that the table shows.
@@ -81,12 +87,11 @@ struct Row {
 
 enum Outcome {
     /// The fastest load's report; the fewest tensors of any load that were right.
-    Loaded {
-        report: Box<Report>,
-        verified: usize,
-        driver: f64,
-    },
+    Loaded { report: Box<Report>, verified: usize, driver: f64 },
+    /// No route of this machine, and why.
     Missing(String),
+    /// A route that does not work here, though it should.
+    Failed(Error),
     /// Not by weightlift: the seconds that it took.
     Read(f64),
 }
@@ -102,7 +107,7 @@ fn measure(made: &Made, stop: &Stop) -> Result<Measured, Error> {
     let mut readers = 1;
     for round in 1..=ROUNDS {
         for ((route, device), outcome) in ROUTES.into_iter().zip(&mut routes) {
-            if matches!(outcome, Some(Outcome::Missing(_))) {
+            if matches!(outcome, Some(Outcome::Missing(_) | Outcome::Failed(_))) {
                 continue;
             }
             say(format_args!("round {round} of {ROUNDS}: loading by {route} …"));
@@ -150,7 +155,9 @@ fn load(
             Ok(Outcome::Loaded { report: Box::new(loaded.report), verified, driver })
         }
         Err(error) if is_missing(error.kind()) => Ok(Outcome::Missing(error.to_string())),
-        Err(error) => Err(error.with("route", route)),
+        Err(error) if error.kind() == ErrorKind::Cancelled => Err(error),
+        // The other routes are still worth a look.
+        Err(error) => Ok(Outcome::Failed(error.with("route", route))),
     }
 }
 
@@ -205,9 +212,12 @@ impl Measured {
         missing
     }
 
-    /// An error if one tensor, by one route, is not what was written.
-    fn verdict(&self) -> Result<(), Error> {
-        for row in &self.rows {
+    /// An error if a route does not work, or brought one tensor that is not what was written.
+    fn verdict(self) -> Result<(), Error> {
+        for row in self.rows {
+            if let Outcome::Failed(error) = row.outcome {
+                return Err(error);
+            }
             if let Outcome::Loaded { verified, .. } = &row.outcome
                 && *verified != self.tensors
             {
@@ -240,7 +250,7 @@ fn table(measured: &Measured) -> String {
         let dash = || "-".to_owned();
         let (mut driver, mut staging, mut verified_of) = (dash(), dash(), dash());
         let (rate, seconds) = match &row.outcome {
-            Outcome::Missing(_) => (dash(), dash()),
+            Outcome::Missing(_) | Outcome::Failed(_) => (dash(), dash()),
             Outcome::Read(seconds) => (rate(*seconds), format!("{seconds:.3}")),
             Outcome::Loaded { report, verified, driver: start } => {
                 if *start > 0.0 {

@@ -35,6 +35,11 @@ impl From<clap::Error> for Failure {
 }
 
 impl Failure {
+    /// Whether the work was stopped from outside.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Error(error) if error.kind() == ErrorKind::Cancelled)
+    }
+
     /// Tells it, and returns the exit status.
     pub(crate) fn report(self, json: bool) -> u8 {
         let told = match self {

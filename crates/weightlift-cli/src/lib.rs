@@ -44,8 +44,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>, stop: &Stop) -> u8 {
         .and_then(|arguments| log::start().and_then(|()| dispatch(arguments.command, stop)));
     match outcome {
         Ok(()) => 0,
-        // Not behind a result that has begun, and not where a signal's end was told.
-        Err(failure) => failure.report(json && stop.claim_stdout()),
+        Err(failure) => match stop.claim_stdout() {
+            first if first || !failure.is_cancelled() => failure.report(json && first),
+            // The thread that ends the process tells it.
+            _ => signal::STOPPED,
+        },
     }
 }
 

@@ -70,7 +70,7 @@ impl Stop {
     /// be put in order and a signal ends the process at once.
     pub(crate) fn allow(&self, grace: Grace) {
         let milliseconds = match grace {
-            Grace::Short => 150,
+            Grace::Short => 120,
             Grace::AsLongAsNeeded => u64::MAX,
         };
         self.0.grace.store(milliseconds, Ordering::Relaxed);
@@ -122,8 +122,13 @@ impl Stop {
 
     /// Ends the process in the middle of its work, which is told as any other error.
     fn end(&self) -> ! {
-        let json = self.0.json.load(Ordering::Relaxed) && self.claim_stdout();
-        let status = Failure::from(self.error()).report(json);
-        std::process::exit(i32::from(status))
+        if self.claim_stdout() {
+            Failure::from(self.error()).report(self.0.json.load(Ordering::Relaxed));
+        } else {
+            // The work has come to its end by itself and is telling so: it needs but a moment,
+            // unless nobody reads what it prints.
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        std::process::exit(i32::from(STOPPED))
     }
 }
