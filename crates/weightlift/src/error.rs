@@ -147,6 +147,13 @@ impl Error {
             .because(error)
     }
 
+    /// The same error for another who waited for the same thing; without the error below it.
+    pub(crate) fn repeat(&self) -> Self {
+        let Inner { kind, message, context, hint, .. } = &*self.0;
+        let (context, hint) = (context.clone(), hint.clone());
+        Self(Box::new(Inner { kind: *kind, message: message.clone(), context, hint, source: None }))
+    }
+
     /// What went wrong, for programs.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

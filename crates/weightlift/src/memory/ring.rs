@@ -226,7 +226,7 @@ impl FilledBlock {
             Err(failed) => {
                 if !failed.idle {
                     self.hold.armed = false;
-                    ring.slots.quarantine(slot);
+                    ring.slots.quarantine(slot, &failed.error);
                 }
                 Err(failed.error)
             }

@@ -38,8 +38,12 @@ struct State {
 enum Slot {
     Free,
     Filling,
-    InFlight { submission: u64, completion: Arc<dyn Completion> },
-    Quarantined,
+    InFlight {
+        submission: u64,
+        completion: Arc<dyn Completion>,
+    },
+    /// Somebody may still read it; why.
+    Quarantined(Error),
 }
 
 /// A submission to a slot, for [`Slots::land`].
@@ -83,18 +87,14 @@ impl Slots {
                     drop(state);
                     let ended = completion.wait();
                     state = lock(&self.state);
-                    state.end(submission, ended.is_ok());
+                    state.end(submission, &ended);
                     match ended {
                         Ok(()) => continue,
                         Err(error) => break Err(error),
                     }
                 }
-                if state.slots.iter().all(|slot| matches!(slot, Slot::Quarantined)) {
-                    break Err(Error::new(
-                        ErrorKind::Poisoned,
-                        "all staging memory is given up after an error of the device",
-                    )
-                    .hint("start a new process"));
+                if let Some(error) = state.nothing_left() {
+                    break Err(error);
                 }
             }
             state = wait(&self.changed, state, STOP_POLL);
@@ -112,8 +112,8 @@ impl Slots {
     }
 
     /// Gives up a slot whose memory may still be read by somebody.
-    pub(super) fn quarantine(&self, slot: usize) {
-        lock(&self.state).set(slot, Slot::Quarantined);
+    pub(super) fn quarantine(&self, slot: usize, why: &Error) {
+        lock(&self.state).set(slot, Slot::Quarantined(why.repeat()));
         self.changed.notify_all();
     }
 
@@ -139,13 +139,13 @@ impl Slots {
                 {
                     completion.clone()
                 }
-                Slot::Quarantined => return Err(lost()),
+                Slot::Quarantined(why) => return Err(why.repeat()),
                 // Somebody who needed the slot has waited for this copy already.
                 _ => return Ok(()),
             }
         };
         let ended = completion.wait();
-        lock(&self.state).end(submission, ended.is_ok());
+        lock(&self.state).end(submission, &ended);
         self.changed.notify_all();
         ended
     }
@@ -157,7 +157,7 @@ impl Slots {
             drop(state);
             let ended = completion.wait();
             state = lock(&self.state);
-            state.end(submission, ended.is_ok());
+            state.end(submission, &ended);
         }
         state.slots.iter().all(|slot| matches!(slot, Slot::Free))
     }
@@ -165,7 +165,7 @@ impl Slots {
     /// Slots given up.
     pub(super) fn quarantined(&self) -> usize {
         let state = lock(&self.state);
-        state.slots.iter().filter(|slot| matches!(slot, Slot::Quarantined)).count()
+        state.slots.iter().filter(|slot| matches!(slot, Slot::Quarantined(_))).count()
     }
 
     /// The most slots that were out of the free state at one time since the last call, which
@@ -195,12 +195,25 @@ impl State {
         Some((submission, completion.clone()))
     }
 
+    /// Why there will never be a free slot again, if so.
+    fn nothing_left(&self) -> Option<Error> {
+        let mut reasons = self.slots.iter().map(|slot| match slot {
+            Slot::Quarantined(why) => Some(why.repeat()),
+            _ => None,
+        });
+        let first = reasons.next()??;
+        reasons.all(|reason| reason.is_some()).then_some(first)
+    }
+
     /// The copy is over, or nobody can know; of those who waited for it the first one acts.
-    fn end(&mut self, submission: Submission, over: bool) {
+    fn end(&mut self, submission: Submission, ended: &Result<()>) {
         let current = &self.slots[submission.slot];
         if matches!(current, Slot::InFlight { submission: number, .. } if *number == submission.number)
         {
-            let next = if over { Slot::Free } else { Slot::Quarantined };
+            let next = match ended {
+                Ok(()) => Slot::Free,
+                Err(why) => Slot::Quarantined(why.repeat()),
+            };
             self.set(submission.slot, next);
         }
     }
@@ -213,10 +226,6 @@ impl State {
         self.most_busy = self.most_busy.max(self.busy);
         self.slots[slot] = next;
     }
-}
-
-fn lost() -> Error {
-    Error::new(ErrorKind::Poisoned, "the end of a copy could not be known")
 }
 
 #[cfg(test)]

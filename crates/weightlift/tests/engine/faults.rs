@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use fake_cuda::{Config, FakeCuda, Mode};
 use testkit::{Fault, Spec, in_memory};
-use weightlift::{DeviceChoice, ErrorKind, Loader, Model, Options, Request, Route};
+use weightlift::{DeviceChoice, ErrorKind, Model, Options, Request, Route};
 
 use crate::{Fake, assert_same, on_cuda, options};
 
 const INVALID_VALUE: u32 = 1;
 const ILLEGAL_ADDRESS: u32 = 700;
 
-/// Three readers, a ring of four blocks, a dozen blocks; tensors that join and some that do not.
-const SETTINGS: &str = "reading_threads=3,block_size=16KiB,piece_size=4KiB,staging_budget=64KiB";
+/// Three readers, a ring of three blocks, five blocks to load; tensors that join and some that do not.
+const SETTINGS: &str = "reading_threads=3,block_size=16KiB,piece_size=4KiB,staging_budget=48KiB";
 
 fn specs() -> Vec<Spec> {
-    let length = |number: usize| if number % 3 == 0 { 4096 } else { 900 + number };
-    (0..100)
+    let length = |number: usize| if number % 5 == 0 { 8192 } else { 1900 + number };
+    (0..24)
         .map(|number| Spec::u8(format!("t{number}"), vec![number as u8; length(number)]))
         .collect()
 }
@@ -86,14 +86,9 @@ fn fails_well(model: &Arc<Model>, way: Way, function: &str, nth: u64) -> bool {
     let loader = fake.loader(options(SETTINGS));
     fake.cuda.fail(function, nth, INVALID_VALUE, Mode::Once);
     let result = loader.load_model(model, on_cuda(way.route));
-    let digests = |loaded: &weightlift::Loaded| {
-        loaded.tensors.iter().map(weightlift::Tensor::digest).collect::<Result<Vec<_>, _>>()
-    };
     match result {
         Ok(loaded) => {
-            // It may still fail now, when the bytes come back, and then only once.
-            let _ = digests(&loaded);
-            assert_same(&loaded, &specs());
+            assert_same_at_last(&loaded);
         }
         Err(error) => {
             assert!(
@@ -106,24 +101,38 @@ fn fails_well(model: &Arc<Model>, way: Way, function: &str, nth: u64) -> bool {
             );
         }
     }
-    let again = loader
-        .load_model(model, on_cuda(way.route))
-        .unwrap_or_else(|error| panic!("{what}: {error:?}"));
-    let _ = digests(&again);
-    assert_same(&again, &specs());
-    drop(again);
+    let load_again = |loader: &weightlift::Loader| {
+        let again = loader.load_model(model, on_cuda(way.route));
+        assert_same_at_last(&again.unwrap_or_else(|error| panic!("{what}: {error:?}")));
+    };
     let fired = fake.cuda.calls(function) >= nth;
+    if fired {
+        load_again(&loader);
+    }
     loader.release();
     let given_up = loader.quarantined();
     drop(loader);
-    let fired = fired || fake.cuda.calls(function) >= nth;
+    // Or while everything was given back.
+    let fired_late = !fired && fake.cuda.calls(function) >= nth;
     let live = fake.cuda.live();
     assert_eq!(fake.cuda.violations(), Vec::<String>::new(), "{what}");
     let handles = live.streams + live.events + live.retained;
     assert!(handles <= given_up.handles, "{what}: {live:?} left, {given_up:?} counted");
     let memory = live.allocations + live.registrations;
     assert!(memory == 0 || given_up.bytes > 0, "{what}: {live:?} left, {given_up:?} counted");
-    fired
+    if fired_late {
+        load_again(&fake.loader(options(SETTINGS)));
+    }
+    fired || fired_late
+}
+
+/// The call may also fail when the bytes come back, and then only once.
+fn assert_same_at_last(loaded: &weightlift::Loaded) {
+    for spec in specs() {
+        let tensor = loaded.tensor(&spec.name).expect("a tensor of that name");
+        let digest = tensor.digest().or_else(|_| tensor.digest()).expect("a digest");
+        assert_eq!(digest, testkit::digest(&spec.bytes), "{}", spec.name);
+    }
 }
 
 #[test]
@@ -157,14 +166,14 @@ fn a_ring_that_cannot_be_pinned_is_halved_then_pageable_and_remembered() {
     let request = || Request::new().device(DeviceChoice::Cuda(0));
     let bytes: u64 = specs().iter().map(|spec| spec.bytes.len() as u64).sum();
 
-    let fake = Fake::new(Config { register_limit: 40 << 10, ..Config::default() });
+    let fake = Fake::new(Config { register_limit: 30 << 10, ..Config::default() });
     let loader = fake.loader(options(SETTINGS));
     for _ in 0..2 {
         let loaded = loader.load_model(&model, request()).unwrap();
         assert_same(&loaded, &specs());
         assert_eq!(
             (loaded.report.route().as_str(), loaded.report.pinned_bytes),
-            ("pinned", 32 << 10)
+            ("pinned", 24 << 10)
         );
         assert!(
             loaded.report.decisions.iter().any(|decision| decision.what == "staging"),
@@ -242,5 +251,4 @@ fn memory_that_runs_out_at_any_allocation_leaves_nothing() {
     loader.load_model(&model, some).expect("a smaller load fits");
     drop(loader);
     fake.assert_clean();
-    let _ = Loader::default();
 }

@@ -130,7 +130,7 @@ mod states {
         let submission = slots.submit(slots.acquire(&|| false).unwrap(), Arc::new(Ends(false)));
         assert!(slots.land(submission).is_err());
         assert!(slots.land(submission).is_err(), "it stays lost");
-        assert_eq!(slots.acquire(&|| false).unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(slots.acquire(&|| false).unwrap_err().message(), "lost", "and says why");
         assert_eq!(slots.quarantined(), 1);
     }
 

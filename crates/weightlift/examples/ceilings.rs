@@ -1,0 +1,182 @@
+//! The limits of this machine, measured: what a load is compared with.
+//!
+//! ```text
+//! cargo run --release --example ceilings -- [--bus] [--cache THREADS] FILE...
+//! ```
+//!
+//! Prints one line of JSON: `bus`, bytes a second of copies of 64 MiB from pinned memory to a
+//! CUDA device, best of five runs over 8 GiB (without `--bus` no driver is looked for); and
+//! `cache`, bytes a second of plain parallel reads at an offset of the files, in pieces of
+//! 1 MiB, into memory of each thread's own (`cache_reused`: one MiB that is read into again and
+//! again) and into fresh memory for all of them (`cache_fresh`: what a load has to fill).
+#![allow(unsafe_code)] // calls the driver as a benchmark of its own would
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use weightlift_cuda_sys::{CuContext, CuDevice, CuStatus, CuStream, Driver};
+
+const MIB: usize = 1 << 20;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (mut bus, mut threads, mut files) = (false, 4, Vec::new());
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--bus" => bus = true,
+            "--cache" => {
+                threads = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(4)
+            }
+            _ => files.push(argument),
+        }
+    }
+    let bus = if bus { bus_rate().unwrap_or_else(|error| fail(&error)) } else { 0.0 };
+    let (mut reused, mut fresh) = (0.0_f64, 0.0_f64);
+    if !files.is_empty() {
+        for _ in 0..3 {
+            reused =
+                reused.max(read_rate(&files, threads, false).unwrap_or_else(|error| fail(&error)));
+            fresh =
+                fresh.max(read_rate(&files, threads, true).unwrap_or_else(|error| fail(&error)));
+        }
+    }
+    println!(
+        "{{\"bus\": {bus:.0}, \"threads\": {threads}, \"cache_reused\": {reused:.0}, \"cache_fresh\": {fresh:.0}}}"
+    );
+}
+
+fn fail(error: &str) -> ! {
+    eprintln!("error: {error}");
+    std::process::exit(1)
+}
+
+fn read_rate(files: &[String], threads: usize, fresh: bool) -> Result<f64, String> {
+    let mut sizes = Vec::new();
+    for file in files {
+        sizes.push(
+            std::fs::metadata(file).map_err(|error| format!("{file}: {error}"))?.len() as usize
+        );
+    }
+    let total: usize = sizes.iter().sum();
+    let started = Instant::now();
+    // Anonymous memory in huge pages, like that of a load.
+    let memory = if fresh { Some(Mapped::new(total)?) } else { None };
+    let (next, read) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let pieces: Vec<(usize, usize, usize)> = sizes
+        .iter()
+        .enumerate()
+        .flat_map(|(file, size)| {
+            (0..*size).step_by(MIB).map(move |offset| (file, offset, MIB.min(size - offset)))
+        })
+        .collect();
+    let starts: Vec<usize> = sizes
+        .iter()
+        .scan(0, |end, size| {
+            let start = *end;
+            *end += size;
+            Some(start)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let opened: Vec<File> =
+                    files.iter().filter_map(|file| File::open(file).ok()).collect();
+                let mut own = vec![0; if fresh { 0 } else { MIB }];
+                while let Some((file, offset, length)) =
+                    pieces.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let into = match &memory {
+                        // SAFETY: every piece has bytes of its own in the mapping.
+                        Some(memory) => unsafe {
+                            std::slice::from_raw_parts_mut(
+                                memory.0.add(starts[*file] + offset),
+                                *length,
+                            )
+                        },
+                        None => &mut own[..*length],
+                    };
+                    if opened[*file].read_exact_at(into, *offset as u64).is_ok() {
+                        read.fetch_add(*length as u64, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let seconds = started.elapsed().as_secs_f64();
+    if read.into_inner() != total as u64 {
+        return Err("not every byte could be read".to_owned());
+    }
+    Ok(total as f64 / seconds)
+}
+
+struct Mapped(*mut u8, usize);
+
+// SAFETY: an address; its users write to different bytes.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(length: usize) -> Result<Self, String> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        let length = length.next_multiple_of(2 * MIB) + 2 * MIB;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping touches nothing that is there.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)
+        };
+        let start = start.map_err(|error| error.to_string())?;
+        // SAFETY: advice on the mapping just made; it may be refused.
+        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        Ok(Self(start.cast(), length))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no slice of it is left.
+        let _ = unsafe { rustix::mm::munmap(self.0.cast(), self.1) };
+    }
+}
+
+fn bus_rate() -> Result<f64, String> {
+    let driver = Driver::load(None).map_err(|error| error.to_string())?;
+    let check = |status: CuStatus, what: &str| {
+        if status.is_success() { Ok(()) } else { Err(format!("{what}: {status}")) }
+    };
+    const COPY: usize = 64 * MIB;
+    const TOTAL: usize = 8 << 30;
+    let pinned = Mapped::new(COPY)?;
+    let (mut context, mut stream, mut memory) = (CuContext::NULL, CuStream::NULL, 0);
+    let mut best = 0.0_f64;
+    // SAFETY: all pointers are references or the mapping above, which stays until the end of
+    // the process's use of it: the stream is drained before the registration ends.
+    unsafe {
+        std::ptr::write_bytes(pinned.0, 1, COPY);
+        check((driver.cuInit)(0), "cuInit")?;
+        check(
+            (driver.cuDevicePrimaryCtxRetain)(&mut context, CuDevice(0)),
+            "cuDevicePrimaryCtxRetain",
+        )?;
+        check((driver.cuCtxSetCurrent)(context), "cuCtxSetCurrent")?;
+        check((driver.cuStreamCreate)(&mut stream, 1), "cuStreamCreate")?;
+        check((driver.cuMemAlloc_v2)(&mut memory, TOTAL), "cuMemAlloc")?;
+        check((driver.cuMemHostRegister_v2)(pinned.0.cast(), COPY, 1), "cuMemHostRegister")?;
+        for _ in 0..5 {
+            let started = Instant::now();
+            for offset in (0..TOTAL).step_by(COPY) {
+                let to = memory + offset as u64;
+                check(
+                    (driver.cuMemcpyHtoDAsync_v2)(to, pinned.0.cast(), COPY, stream),
+                    "cuMemcpyHtoDAsync",
+                )?;
+            }
+            check((driver.cuStreamSynchronize)(stream), "cuStreamSynchronize")?;
+            best = best.max(TOTAL as f64 / started.elapsed().as_secs_f64());
+        }
+        check((driver.cuMemHostUnregister)(pinned.0.cast()), "cuMemHostUnregister")?;
+        check((driver.cuMemFree_v2)(memory), "cuMemFree")?;
+    }
+    Ok(best)
+}
