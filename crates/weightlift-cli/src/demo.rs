@@ -284,3 +284,45 @@ fn say(what: std::fmt::Arguments<'_>) {
         let _ = writeln!(stderr, "{what}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(bytes_per_second: f64, verified: usize, driver: f64) -> Outcome {
+        let mut report = Report::default();
+        report.bytes_per_second = bytes_per_second;
+        Outcome::Loaded { report: Box::new(report), verified, driver }
+    }
+
+    fn measured(outcomes: Vec<Outcome>) -> Measured {
+        let row = |(number, outcome)| Row { name: format!("route {number}"), outcome };
+        let rows = outcomes.into_iter().enumerate().map(row).collect();
+        Measured { tensors: 5, bytes: 100, files: 1, readers: 1, rows }
+    }
+
+    #[test]
+    fn one_wrong_tensor_of_one_round_is_a_failure() {
+        let right = || loaded(1.0, 5, 0.0);
+        assert!(measured(vec![right(), Outcome::Read(1.0)]).verdict().is_ok());
+        assert!(measured(vec![Outcome::Missing("no driver".to_owned())]).verdict().is_ok());
+        let error = measured(vec![right(), loaded(9.0, 4, 0.0)]).verdict().unwrap_err();
+        assert_eq!(error.value("route"), Some("route 1"));
+        let failed = Outcome::Failed(Error::new(ErrorKind::Cuda, "the driver is broken"));
+        assert_eq!(measured(vec![failed]).verdict().unwrap_err().kind(), ErrorKind::Cuda);
+        // The faster round hides neither the slower one's error nor the driver's start.
+        let both = better(Some(loaded(1.0, 4, 0.3)), loaded(2.0, 5, 0.0));
+        let Outcome::Loaded { report, verified, driver } = both else { panic!("a load") };
+        assert_eq!((report.bytes_per_second, verified, driver), (2.0, 4, 0.3));
+    }
+
+    #[test]
+    fn every_route_has_a_row_and_a_shared_reason_one_line() {
+        let none = || Outcome::Missing("no driver".to_owned());
+        let measured = measured(vec![loaded(1e9, 5, 0.0), none(), none(), Outcome::Read(0.5)]);
+        assert_eq!(measured.missing(), [("no driver", vec!["route 1", "route 2"])]);
+        let table = table(&measured);
+        assert_eq!(table.lines().count(), 5);
+        assert!(table.contains("5/5"), "{table}");
+    }
+}

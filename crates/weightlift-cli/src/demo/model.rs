@@ -234,3 +234,29 @@ pub(super) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     };
     Error::new(kind, what).with("path", path.display()).with("reason", &error).because(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_makes_a_model_of_about_that_size() {
+        for size in [64 << 10, 100_000, 8 << 20, 1 << 30, 3 << 30, 1 << 40, u64::MAX] {
+            let shards = shards(size);
+            assert!(shards.len() == SHARDS && shards.iter().all(|specs| !specs.is_empty()));
+            let bytes: u64 = shards.iter().flatten().map(|spec| spec.length).sum();
+            assert!(bytes.abs_diff(size) <= size / 5, "{size}: {bytes}");
+        }
+    }
+
+    #[test]
+    fn bytes_depend_on_the_name_alone() {
+        let (mut whole, mut parts) = (vec![0; 64], vec![0; 64]);
+        Random::new("a").fill(&mut whole);
+        let mut random = Random::new("a");
+        parts.chunks_mut(16).for_each(|part| random.fill(part));
+        assert_eq!(whole, parts);
+        Random::new("b").fill(&mut parts);
+        assert_ne!(whole, parts);
+    }
+}
