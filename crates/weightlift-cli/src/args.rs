@@ -1,0 +1,189 @@
+//! The command line: its words, and what they mean to the library.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use weightlift::{Error, ErrorKind, OpenOptions, Options, parse_size};
+
+const EXAMPLES: &str = "\
+Examples:
+  weightlift inspect models/llama                 what is in a model
+  weightlift load models/llama                    load it, tell how fast
+  weightlift load models/llama --device host --tensors 'model.layers.0.*' --digest
+  weightlift load models/llama --device cuda:1 --route pinned --json
+  weightlift plan models/llama --block-size 8MiB  what a load would read and copy
+  weightlift demo                                 what this machine can do
+
+Sizes: 4096, 64KiB, 16MiB, 1GiB, 100MB. GB in what is printed are 10^9 bytes.
+
+Exit status: 0 done, 1 failed, 2 wrong command line, 130 stopped by Ctrl-C, SIGTERM or SIGHUP.
+
+Environment: WEIGHTLIFT_LOG=info (or debug, or weightlift=trace) logs to stderr.";
+
+/// Loads model weights from storage into GPU or host memory, and tells how every byte
+/// travelled.
+#[derive(Debug, Parser)]
+#[command(name = "weightlift", version, after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Load a model into memory and report how it went.
+    Load(Load),
+    /// List the tensors of a model; reads headers only.
+    Inspect(Inspect),
+    /// Print the blocks, reads and copies of a load without doing it.
+    Plan(Plan),
+    /// Make a model, load it by every route of this machine, and check every byte.
+    Demo(Demo),
+    /// Print a script that completes weightlift's commands in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Load {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// The way that bytes take: auto, host, pageable or pinned.
+    #[arg(long, value_name = "ROUTE", allow_negative_numbers = true)]
+    pub(crate) route: Option<String>,
+    /// Print the XXH3-64 of every tensor as it lies in its memory.
+    #[arg(long)]
+    pub(crate) digest: bool,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print nothing on success.
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// About how many bytes the model is to have, at least 64KiB.
+    #[arg(long, default_value = "1GiB", allow_negative_numbers = true)]
+    size: String,
+    /// Keep the model and print where it is.
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Which model, and how it is opened.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// A safetensors file, a shard index, or a folder that holds either.
+    pub(crate) path: PathBuf,
+    /// Take all shards that are there, whatever model.safetensors.index.json says.
+    #[arg(long)]
+    ignore_index: bool,
+    /// Allow links that lead out of the model's folder.
+    #[arg(long)]
+    follow_links: bool,
+    /// Longest header that is read, 100MB unless set.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    header_limit: Option<String>,
+}
+
+/// What is loaded, where to, and in which portions.
+#[derive(Debug, Args)]
+pub(crate) struct Settings {
+    /// Where tensors go: auto, host, cuda or cuda:N.
+    #[arg(long, value_name = "DEVICE", allow_negative_numbers = true)]
+    device: Option<String>,
+    /// How many threads read: auto or 0 to 64; 0 pins no memory.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    reading_threads: Option<String>,
+    /// Bytes of a block, the unit of copying.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    block_size: Option<String>,
+    /// Bytes of a piece, the unit of reading.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    piece_size: Option<String>,
+    /// Most bytes of staging memory.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    staging_budget: Option<String>,
+    /// Only tensors whose names match this pattern; may be given more than once.
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) tensors: Vec<String>,
+}
+
+impl ModelArgs {
+    /// For the library.
+    pub(crate) fn open_options(&self) -> Result<OpenOptions, Error> {
+        let mut options = OpenOptions::default();
+        options.ignore_index = self.ignore_index;
+        options.follow_links = self.follow_links;
+        if let Some(limit) = &self.header_limit {
+            let bytes = parse_size(limit).ok_or_else(|| size_refused("header_limit", limit))?;
+            options.limits = options.limits.with_header_bytes(bytes);
+        }
+        Ok(options)
+    }
+}
+
+impl Settings {
+    /// For the library, which refuses what it does not take in its own words.
+    pub(crate) fn options(&self, route: Option<&str>) -> Result<Options, Error> {
+        let mut options = Options::default();
+        let values = [
+            ("device", self.device.as_deref()),
+            ("route", route),
+            ("reading_threads", self.reading_threads.as_deref()),
+            ("block_size", self.block_size.as_deref()),
+            ("piece_size", self.piece_size.as_deref()),
+            ("staging_budget", self.staging_budget.as_deref()),
+        ];
+        for (name, value) in values {
+            if let Some(value) = value {
+                options.set(name, value)?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+impl Demo {
+    /// Bytes of the model.
+    pub(crate) fn bytes(&self) -> Result<u64, Error> {
+        parse_size(&self.size)
+            .filter(|bytes| *bytes >= 64 << 10)
+            .ok_or_else(|| size_refused("size", &self.size).with("least", "64KiB"))
+    }
+}
+
+/// In the words of [`Options::set`].
+fn size_refused(option: &str, value: &str) -> Error {
+    Error::new(ErrorKind::InvalidOption, format!("a value is refused for {option}"))
+        .with("option", option)
+        .with("value", value)
+        .with("wanted", "a size such as 4096, 64KiB, 16MiB, 1GiB or 100MB")
+}

@@ -1,0 +1,70 @@
+//! The command line of weightlift, as a function: a binary and a Python package can call it.
+//!
+//! Results go to stdout, errors and progress to stderr, and the exit status says how it went:
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 0 | done, or whoever read stdout wanted no more |
+//! | 1 | the work failed |
+//! | 2 | the command line was wrong |
+//! | 130 | stopped by Ctrl-C, SIGTERM or SIGHUP |
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod demo;
+mod error;
+mod inspect;
+mod load;
+mod log;
+mod output;
+mod plan;
+mod signal;
+mod text;
+
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Arguments, Command};
+use error::Failure;
+use output::Output;
+
+pub use signal::Stop;
+
+/// Runs the command line `args`, the program's name first, and returns the exit status.
+///
+/// Never panics and never ends the process; `stop` can end the work early.
+pub fn run(args: impl IntoIterator<Item = OsString>, stop: &Stop) -> u8 {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let json = error::wants_json(&args);
+    stop.begin(json);
+    let outcome = Arguments::try_parse_from(&args)
+        .map_err(Failure::from)
+        .and_then(|arguments| log::start().and_then(|()| dispatch(arguments.command, stop)));
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => match stop.claim_stdout() {
+            first if first || !failure.is_cancelled() => failure.report(json && first),
+            // The thread that ends the process tells it.
+            _ => signal::STOPPED,
+        },
+    }
+}
+
+fn dispatch(command: Command, stop: &Stop) -> Result<(), Failure> {
+    match command {
+        Command::Load(options) => load::run(&options, stop),
+        Command::Inspect(options) => inspect::run(&options, stop),
+        Command::Plan(options) => plan::run(&options, stop),
+        Command::Demo(options) => demo::run(&options, stop),
+        Command::Completions { shell } => {
+            // Into memory first: clap_complete panics where its writer fails.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "weightlift", &mut script);
+            let mut output = Output::stdout(stop)?;
+            output.bytes(&script)?;
+            output.finish()
+        }
+    }
+}

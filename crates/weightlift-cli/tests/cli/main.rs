@@ -1,0 +1,10 @@
+//! The command as scripts and people call it: its binary, its output, its exit status.
+
+mod common;
+
+mod demo;
+mod errors;
+mod inspect;
+mod load;
+mod pipes;
+mod signals;
