@@ -130,12 +130,16 @@ def main():
             theirs.append(time_reference(model))
     ours, theirs = ours[1:], theirs[1:]
 
-    print(f"\n{arguments.pairs} pairs{'':<17}{'median':>9}{'min':>9}{'max':>9}{'spread':>10}   (ms)")
+    print(
+        f"\n{arguments.pairs} pairs{'':<17}{'median':>9}{'min':>9}{'max':>9}{'spread':>10}   (ms)"
+    )
     print(row("weightlift, process", ours))
     print(row("safetensors, in process", theirs))
     wins = sum(a < b for a, b in zip(ours, theirs))
     ratio = statistics.median(theirs) / statistics.median(ours)
-    print(f"\nweightlift was faster in {wins} of {arguments.pairs} pairs; medians differ {ratio:.2f} times")
+    print(
+        f"\nweightlift was faster in {wins} of {arguments.pairs} pairs; medians differ {ratio:.2f} times"
+    )
 
 
 if __name__ == "__main__":

@@ -90,9 +90,7 @@ class Command:
             raise AssertionError(
                 f"weightlift {arguments} hung for {SECONDS} s\n{stdout}\n{stderr}"
             ) from None
-        return Result(
-            tuple(map(str, arguments)), process.returncode, _text(stdout), _text(stderr)
-        )
+        return Result(tuple(map(str, arguments)), process.returncode, _text(stdout), _text(stderr))
 
     def load(self, path, *options, gpu=False) -> Result:
         return self.run("load", path, *options, "--digest", "--json", gpu=gpu)

@@ -129,7 +129,14 @@ def write_models(folder: Path) -> dict[str, Path]:
             {
                 name: ("U8", (i + 1,))
                 for i, name in enumerate(
-                    ["", "a/../b", "line\nerror: forged", "\u00e9\u4e2d\U0001f600", "nul\0", "a*[b]"]
+                    [
+                        "",
+                        "a/../b",
+                        "line\nerror: forged",
+                        "\u00e9\u4e2d\U0001f600",
+                        "nul\0",
+                        "a*[b]",
+                    ]
                 )
             }
         ),

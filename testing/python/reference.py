@@ -27,9 +27,7 @@ def read_bytes(content: bytes) -> dict[str, Tensor]:
     # framework has.
     for name, entry in safetensors.deserialize(content):
         data = bytes(entry["data"])
-        tensors[name] = Tensor(
-            name, entry["dtype"], tuple(entry["shape"]), len(data), digest(data)
-        )
+        tensors[name] = Tensor(name, entry["dtype"], tuple(entry["shape"]), len(data), digest(data))
     return tensors
 
 

@@ -35,9 +35,7 @@ LOAD = {
     "devices": ["cuda:0"],
 }
 INSPECT = {
-    "tensors": [
-        {"name": "", "dtype": "F32", "shape": [], "file": "a", "offset": 10, "length": 4}
-    ]
+    "tensors": [{"name": "", "dtype": "F32", "shape": [], "file": "a", "offset": 10, "length": 4}]
 }
 ERROR = {"error": {"kind": "Overlap", "message": "two tensors overlap", "context": {"tensor": "a"}}}
 RIGHT = {"load": LOAD, "inspect": INSPECT, "error": ERROR}

@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::Violation;
 use super::table::{self, Crate};
 
+/// The packages that hold a program and nothing for others.
+const NOT_LIBRARIES: &[&str] = &["weightlift-cli", "xtask"];
+
 /// Holds the packages of `cargo metadata --no-deps` against the table of crates.
 pub fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>> {
     let packages = metadata["packages"]
@@ -55,10 +58,14 @@ fn find(name: &str) -> Option<&'static Crate> {
     table::CRATES.iter().find(|c| c.name == name)
 }
 
-fn allowed(entry: &Crate, other: &str, for_tests: bool) -> bool {
+fn allowed(entry: &Crate, other: &str, in_tests: bool) -> bool {
     // A dev-dependency on itself (to switch a feature on for its tests) says nothing.
-    entry.imports.contains(&other)
-        || for_tests && (other == entry.name || find(other).is_some_and(|c| c.for_tests))
+    let for_tests = || {
+        other == entry.name
+            || find(other).is_some_and(|c| c.for_tests)
+            || entry.for_tests && !NOT_LIBRARIES.contains(&other)
+    };
+    entry.imports.contains(&other) || in_tests && for_tests()
 }
 
 /// The line of a manifest that begins with this name, else 1.
@@ -105,6 +112,7 @@ mod tests {
             ("weightlift-cli", "weightlift", None),
             ("weightlift-cli", "fake-cuda", Some("dev")),
             ("weightlift-index", "testkit", Some("dev")),
+            ("fake-cuda", "weightlift-cuda-sys", Some("dev")),
         ] {
             assert_eq!(wrongs(&[package]), Vec::<String>::new(), "{package:?}");
         }
@@ -115,6 +123,8 @@ mod tests {
             ("weightlift-cuda-sys", "weightlift-index", Some("build")),
             ("weightlift", "testkit", None),
             ("testkit", "weightlift-cli", None),
+            ("testkit", "weightlift-cli", Some("dev")),
+            ("fake-cuda", "weightlift-cuda-sys", None),
             ("weightlift", "weightlift-cli", Some("dev")),
             ("xtask", "weightlift", None),
         ] {

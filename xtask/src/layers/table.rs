@@ -64,7 +64,8 @@ pub struct Crate {
     pub name: &'static str,
     /// The packages it may depend on.
     pub imports: &'static [&'static str],
-    /// Whether any package's tests may depend on it.
+    /// Whether it serves only tests: any package's tests may depend on it, and its own tests on all
+    /// that is shipped as a library.
     pub for_tests: bool,
 }
 
@@ -149,20 +150,19 @@ pub fn markdown() -> String {
         }
         text += &format!("| `{}` | {} | {imports} |\n", room.name, room.job);
     }
-    text += "\n| crate | may depend on | its tests also on |\n|---|---|---|\n";
-    let test_crates: Vec<&str> = CRATES
+    text += "\n| crate | may depend on |\n|---|---|\n";
+    for package in CRATES {
+        text += &format!("| `{}` | {} |\n", package.name, code(package.imports));
+    }
+    let for_tests: Vec<&str> = CRATES
         .iter()
         .filter(|c| c.for_tests)
         .map(|c| c.name)
         .collect();
-    for package in CRATES {
-        text += &format!(
-            "| `{}` | {} | {} |\n",
-            package.name,
-            code(package.imports),
-            code(&test_crates)
-        );
-    }
+    text += &format!(
+        "\nTests of any crate may also use {}, whose own tests may use every library.\n",
+        code(&for_tests)
+    );
     text
 }
 
