@@ -135,11 +135,10 @@ def main():
     )
     print(row("weightlift, process", ours))
     print(row("safetensors, in process", theirs))
-    wins = sum(a < b for a, b in zip(ours, theirs))
+    wins = sum(a < b for a, b in zip(ours, theirs, strict=True))
     ratio = statistics.median(theirs) / statistics.median(ours)
-    print(
-        f"\nweightlift was faster in {wins} of {arguments.pairs} pairs; medians differ {ratio:.2f} times"
-    )
+    print(f"\nweightlift was faster in {wins} of {arguments.pairs} pairs", end="; ")
+    print(f"the medians differ {ratio:.2f} times")
 
 
 if __name__ == "__main__":

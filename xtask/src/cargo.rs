@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -14,11 +15,20 @@ pub fn command() -> Command {
     command
 }
 
-/// The workspace's root.
+/// The root of the workspace that cargo runs us for.
+///
+/// Not the one we were compiled in: clones that share a target folder share this program too, and
+/// each must check itself.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies in the workspace's root")
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let package = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+        package
+            .parent()
+            .expect("xtask lies in the workspace's root")
+            .to_owned()
+    });
+    &ROOT
 }
 
 /// What `cargo metadata --no-deps` says of the workspace.
