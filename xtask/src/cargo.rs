@@ -23,10 +23,7 @@ pub fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
         let package = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-        package
-            .parent()
-            .expect("xtask lies in the workspace's root")
-            .to_owned()
+        package.parent().expect("xtask lies in the workspace's root").to_owned()
     });
     &ROOT
 }
@@ -76,11 +73,9 @@ fn artifacts(messages: &str, package: &str, kind: &str) -> Vec<PathBuf> {
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter(|message| message["reason"] == "compiler-artifact")
         .filter(|message| {
-            message["manifest_path"].as_str().is_some_and(|path| {
-                Path::new(path)
-                    .parent()
-                    .is_some_and(|p| p.ends_with(package))
-            })
+            message["manifest_path"]
+                .as_str()
+                .is_some_and(|path| Path::new(path).parent().is_some_and(|p| p.ends_with(package)))
         })
         .filter(|message| {
             message["target"]["kind"]
@@ -109,10 +104,7 @@ mod tests {
         );
         assert_eq!(
             artifacts(messages, "fake-cuda", "cdylib"),
-            [
-                PathBuf::from("/t/libfake_cuda.rlib"),
-                PathBuf::from("/t/libfake_cuda.so")
-            ]
+            [PathBuf::from("/t/libfake_cuda.rlib"), PathBuf::from("/t/libfake_cuda.so")]
         );
     }
 }

@@ -11,10 +11,7 @@ use crate::cargo;
 pub fn build() -> Result<PathBuf> {
     let library = cargo::build("fake-cuda", "cdylib", &[])?
         .into_iter()
-        .find(|file| {
-            file.extension()
-                .is_some_and(|e| e == std::env::consts::DLL_EXTENSION)
-        })
+        .find(|file| file.extension().is_some_and(|e| e == std::env::consts::DLL_EXTENSION))
         .context("package fake-cuda built no shared library: it needs crate-type cdylib")?;
     let folder = cargo::target_directory()?.join("fake-cuda");
     std::fs::create_dir_all(&folder)?;

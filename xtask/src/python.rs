@@ -41,21 +41,14 @@ pub fn environment() -> Result<PathBuf> {
         return Ok(python);
     }
     remove_leftovers(&cache, &name);
-    eprintln!(
-        "xtask: making the tests' Python environment in {}",
-        cache.display()
-    );
+    eprintln!("xtask: making the tests' Python environment in {}", cache.display());
     // Removed again when a step fails.
-    let folder = tempfile::Builder::new()
-        .prefix(&format!("{name}."))
-        .tempdir_in(&cache)?;
+    let folder = tempfile::Builder::new().prefix(&format!("{name}.")).tempdir_in(&cache)?;
     make(&base, folder.path())?;
     let python = interpreter(folder.path());
     let fresh = tempfile::NamedTempFile::new_in(&cache)?;
     let folder = folder.keep();
-    let folder_name = folder
-        .file_name()
-        .context("a temporary folder has a name")?;
+    let folder_name = folder.file_name().context("a temporary folder has a name")?;
     std::fs::write(fresh.path(), folder_name.as_encoded_bytes())?;
     fresh.persist(&pointer)?;
     Ok(python)
@@ -83,13 +76,8 @@ fn remove_leftovers(cache: &Path, name: &str) {
     };
     for entry in entries.flatten() {
         let file_name = entry.file_name();
-        let ours = file_name
-            .to_str()
-            .is_some_and(|n| n.starts_with(&format!("{name}.")));
-        let old = entry
-            .metadata()
-            .and_then(|m| m.modified())
-            .is_ok_and(|time| time < long_ago);
+        let ours = file_name.to_str().is_some_and(|n| n.starts_with(&format!("{name}.")));
+        let old = entry.metadata().and_then(|m| m.modified()).is_ok_and(|time| time < long_ago);
         if ours && old {
             // What cannot be removed only takes space.
             let _ = std::fs::remove_dir_all(entry.path());
@@ -99,20 +87,11 @@ fn remove_leftovers(cache: &Path, name: &str) {
 
 fn make(base: &Path, folder: &Path) -> Result<()> {
     ensure_venv_module(base)?;
-    run(
-        Command::new(base).args(["-m", "venv"]).arg(folder),
-        "python3 -m venv",
-    )?;
+    run(Command::new(base).args(["-m", "venv"]).arg(folder), "python3 -m venv")?;
     for (file, options) in REQUIREMENTS {
         run(
             Command::new(interpreter(folder))
-                .args([
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                ])
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
                 .args(options)
                 .args(["--requirement", file])
                 .current_dir(cargo::root()),
@@ -138,9 +117,7 @@ fn ensure_venv_module(base: &Path) -> Result<()> {
         eprintln!("xtask: python3 has no ensurepip: installing python3-venv");
         let apt = |arguments: &[&str]| {
             run(
-                Command::new("apt-get")
-                    .args(arguments)
-                    .env("DEBIAN_FRONTEND", "noninteractive"),
+                Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive"),
                 &format!("apt-get {}", arguments.join(" ")),
             )
         };
@@ -158,16 +135,11 @@ fn ensure_venv_module(base: &Path) -> Result<()> {
 }
 
 fn is_root() -> bool {
-    Command::new("id")
-        .arg("-u")
-        .output()
-        .is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
 fn run(command: &mut Command, name: &str) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run {name}"))?;
+    let status = command.status().with_context(|| format!("cannot run {name}"))?;
     ensure!(status.success(), "{name} failed");
     Ok(())
 }
@@ -191,11 +163,7 @@ fn find() -> Result<(PathBuf, String)> {
         }
     }
     let (major, minor) = OLDEST;
-    let seen = if seen.is_empty() {
-        "there is none".to_owned()
-    } else {
-        seen.join(", ")
-    };
+    let seen = if seen.is_empty() { "there is none".to_owned() } else { seen.join(", ") };
     bail!(
         "the tests need Python {major}.{minor} or newer on the path as python3; {seen}. On Debian \
          and Ubuntu install python3 and python3-venv"
@@ -218,11 +186,7 @@ fn interpreter(folder: &Path) -> PathBuf {
 
 /// Where the environments are kept, outside the clone: a clean clone needs no second download.
 fn cache_folder() -> Result<PathBuf> {
-    let set = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = set("XDG_CACHE_HOME")
         .or_else(|| set("LOCALAPPDATA"))
         .or_else(|| set("HOME").map(|home| home.join(".cache")))
@@ -270,10 +234,7 @@ mod tests {
         }
         let old = SystemTime::now() - Duration::from_secs(7200);
         for name in ["venv-1.old", "venv-2.old"] {
-            std::fs::File::open(cache.path().join(name))
-                .unwrap()
-                .set_modified(old)
-                .unwrap();
+            std::fs::File::open(cache.path().join(name)).unwrap().set_modified(old).unwrap();
         }
         remove_leftovers(cache.path(), "venv-1");
         let left: Vec<bool> = ["venv-1.young", "venv-1.old", "venv-2.old"]

@@ -31,11 +31,7 @@ impl std::ops::Add for Counts {
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            passed,
-            failed,
-            skipped,
-        } = self;
+        let Self { passed, failed, skipped } = self;
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
@@ -86,11 +82,7 @@ pub fn run(
     let output = tee(stdout, std::io::stdout())?;
     let errors = errors.join().expect("copying lines does not panic")?;
     let status = child.wait()?;
-    Ok(Outcome {
-        name,
-        counts: count(&output, &errors),
-        exited_well: status.success(),
-    })
+    Ok(Outcome { name, counts: count(&output, &errors), exited_well: status.success() })
 }
 
 /// Passes every line on and returns all of them.
@@ -107,10 +99,11 @@ fn tee(from: impl Read, mut to: impl Write) -> std::io::Result<String> {
     }
 }
 
-/// Sums the closing lines of all test binaries of one `cargo test`.
+/// Sums the closing lines of all test binaries of one `cargo test -- --show-output`.
 ///
 /// A Rust test that finds what it needs missing returns early and so counts as passed; it says so
-/// by a line `skipped: <why>` on standard error, written past the harness's capture.
+/// by printing a line `skipped: <why>`, which the harness shows on standard output, or which
+/// stands on standard error if a thread of the test's own printed it.
 pub fn count_cargo_test(stdout: &str, stderr: &str) -> Counts {
     let mut sum = stdout
         .lines()
@@ -118,15 +111,12 @@ pub fn count_cargo_test(stdout: &str, stderr: &str) -> Counts {
         .map(|line| {
             // "ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s"
             let (_, numbers) = line.split_once(". ").unwrap_or(("", line));
-            numbers
-                .split("; ")
-                .fold(Counts::default(), |sum, part| sum + counted(part))
+            numbers.split("; ").fold(Counts::default(), |sum, part| sum + counted(part))
         })
         .fold(Counts::default(), std::ops::Add::add);
-    let skipped = stderr
-        .lines()
-        .filter(|line| line.starts_with("skipped: "))
-        .count() as u64;
+    let skipped =
+        stdout.lines().chain(stderr.lines()).filter(|line| line.starts_with("skipped: ")).count()
+            as u64;
     sum.passed = sum.passed.saturating_sub(skipped);
     sum.skipped += skipped;
     sum
@@ -134,17 +124,11 @@ pub fn count_cargo_test(stdout: &str, stderr: &str) -> Counts {
 
 /// Reads pytest's closing line, such as `== 3 passed, 1 skipped in 0.12s ==`.
 pub fn count_pytest(stdout: &str, _stderr: &str) -> Counts {
-    let closing = stdout
-        .lines()
-        .rev()
-        .map(|line| line.trim_matches(['=', ' ']))
-        .find_map(|line| {
-            let (numbers, _time) = line.rsplit_once(" in ")?;
-            let sum = numbers
-                .split(", ")
-                .fold(Counts::default(), |sum, part| sum + counted(part));
-            (sum != Counts::default()).then_some(sum)
-        });
+    let closing = stdout.lines().rev().map(|line| line.trim_matches(['=', ' '])).find_map(|line| {
+        let (numbers, _time) = line.rsplit_once(" in ")?;
+        let sum = numbers.split(", ").fold(Counts::default(), |sum, part| sum + counted(part));
+        (sum != Counts::default()).then_some(sum)
+    });
     closing.unwrap_or_default()
 }
 
@@ -169,11 +153,7 @@ mod tests {
     use super::*;
 
     fn counts(passed: u64, failed: u64, skipped: u64) -> Counts {
-        Counts {
-            passed,
-            failed,
-            skipped,
-        }
+        Counts { passed, failed, skipped }
     }
 
     #[test]
@@ -186,19 +166,17 @@ mod tests {
 
     #[test]
     fn a_rust_test_that_skips_itself_is_not_counted_as_passed() {
-        let stdout = "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        let stderr = "skipped: no io_uring here\n   Doc-tests x\n";
-        assert_eq!(count_cargo_test(stdout, stderr), counts(2, 0, 1));
+        let stdout = "successes:\n\n---- a stdout ----\nskipped: a: no io_uring here\n\n\
+            test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let stderr = "skipped: b: no GPU\n   Doc-tests x\n";
+        assert_eq!(count_cargo_test(stdout, stderr), counts(2, 0, 2));
     }
 
     #[test]
     fn pytest_closing_lines_are_read() {
         for (line, expected) in [
             ("12 passed in 0.10s", counts(12, 0, 0)),
-            (
-                "= 1 failed, 2 passed, 3 skipped, 1 warning in 61.00s (0:01:01) =",
-                counts(2, 1, 3),
-            ),
+            ("= 1 failed, 2 passed, 3 skipped, 1 warning in 61.00s (0:01:01) =", counts(2, 1, 3)),
             ("==== 2 passed, 1 error in 0.10s ====", counts(2, 1, 0)),
             ("no tests ran in 0.01s", counts(0, 0, 0)),
             ("", counts(0, 0, 0)),
@@ -209,11 +187,7 @@ mod tests {
 
     #[test]
     fn only_a_clean_run_with_tests_is_a_success() {
-        let outcome = |counts, exited_well| Outcome {
-            name: "runner",
-            counts,
-            exited_well,
-        };
+        let outcome = |counts, exited_well| Outcome { name: "runner", counts, exited_well };
         assert_eq!(outcome(counts(1, 0, 1), true).complaint(), None);
         for (outcome, word) in [
             (outcome(counts(1, 1, 0), false), "1 failed"),

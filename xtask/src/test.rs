@@ -20,7 +20,7 @@ pub fn run() -> Result<ExitCode> {
 
     say("cargo test --workspace");
     let mut rust = cargo::command();
-    rust.args(["test", "--workspace", "--no-fail-fast"])
+    rust.args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"])
         .env("WEIGHTLIFT_FAKE_CUDA", &fake_cuda);
     let rust = runner::run("cargo test", rust, runner::count_cargo_test)?;
 

@@ -1,1 +1,55 @@
-//! (to be written)
+//! Model weights from storage into GPU or host memory at the speed of the slower of disk and
+//! bus, with a small fixed amount of pinned memory, and a report that tells how every byte
+//! travelled.
+//!
+//! ```no_run
+//! use weightlift::{DeviceChoice, Request};
+//! let loaded = weightlift::load("models/llama", Request::new().device(DeviceChoice::Auto))?;
+//! println!("{} tensors by {}", loaded.tensors.len(), loaded.report.route());
+//! # Ok::<(), weightlift::Error>(())
+//! ```
+//!
+//! A [`Loader`] owns what outlives one load; a [`Model`] is an opened one; a [`Request`] says
+//! what to load and where to; [`Loaded`] holds [`Tensor`]s and the [`Report`].
+//!
+//! Modules stand in the order in which data flows: sources, plan, read, memory, device, route,
+//! load. Imports follow it downwards only (`cargo xtask layers`).
+
+mod error;
+mod options;
+mod report;
+mod sync;
+mod system;
+
+mod source;
+
+mod plan;
+
+mod memory;
+
+mod read;
+
+mod device;
+
+mod tensor;
+
+mod route;
+
+mod load;
+
+mod loader;
+
+pub use device::DeviceId;
+pub use error::{Error, ErrorKind, Result};
+pub use load::{CancelToken, Destination, Event, Loaded, Request, Wanted};
+pub use loader::{Loader, default_loader, load};
+pub use options::{
+    DeviceChoice, LARGEST_BLOCK, Options, ReadingThreads, Route, RouteChoice, SMALLEST_BLOCK,
+    format_size, parse_size,
+};
+pub use plan::{Block, Copy, Geometry, Piece, Plan, PlannedStorage};
+pub use report::{Bytes, Decision, Fallback, Quarantined, Report, Seconds, SourceReport};
+pub use source::{Model, OpenOptions, OpenSource, Source};
+pub use tensor::Tensor;
+/// What is in model files: storages, tensors, element types.
+pub use weightlift_index as index;

@@ -13,9 +13,7 @@ const NOT_LIBRARIES: &[&str] = &["weightlift-cli", "xtask"];
 
 /// Holds the packages of `cargo metadata --no-deps` against the table of crates.
 pub fn check(root: &Path, metadata: &Value) -> Result<Vec<Violation>> {
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo metadata lists no packages")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
     let names: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
     let mut violations = Vec::new();
     for package in packages {
@@ -74,8 +72,7 @@ fn line_of(manifest: &Path, dependency: &str) -> usize {
         .unwrap_or_default()
         .lines()
         .position(|line| {
-            line.strip_prefix(dependency)
-                .is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
+            line.strip_prefix(dependency).is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
         })
         .map_or(1, |at| at + 1)
 }
@@ -130,16 +127,8 @@ mod tests {
         ] {
             let wrongs = wrongs(&[(name, dependency, kind)]);
             assert_eq!(wrongs.len(), 1, "{name} -> {dependency}");
-            assert!(
-                wrongs[0].contains(&format!("`{dependency}`")),
-                "{}",
-                wrongs[0]
-            );
-            assert!(
-                wrongs[0].starts_with(&format!("{name}/Cargo.toml: ")),
-                "{}",
-                wrongs[0]
-            );
+            assert!(wrongs[0].contains(&format!("`{dependency}`")), "{}", wrongs[0]);
+            assert!(wrongs[0].starts_with(&format!("{name}/Cargo.toml: ")), "{}", wrongs[0]);
         }
     }
 

@@ -83,11 +83,7 @@ fn walk(tokens: &[TokenTree], module: &mut Vec<String>, test: bool, scan: &mut S
                         let arguments = &tokens[at + 1..tokens.len().min(at + 3)];
                         let predicate = arguments.iter().find_map(group_of(Delimiter::Parenthesis));
                         for word in predicate.iter().flat_map(|p| platform_words(&word, p)) {
-                            scan.found.push(Found {
-                                line,
-                                thing: Thing::Platform(word),
-                                test,
-                            });
+                            scan.found.push(Found { line, thing: Thing::Platform(word), test });
                         }
                         1
                     }
@@ -158,10 +154,7 @@ fn root_names(tokens: &[TokenTree], module: &[String]) -> Vec<String> {
 
 /// How often `super::` stands at the start.
 fn supers(tokens: &[TokenTree]) -> usize {
-    tokens
-        .chunks(3)
-        .take_while(|c| is_ident(&c[0], "super") && is_path_separator(&c[1..]))
-        .count()
+    tokens.chunks(3).take_while(|c| is_ident(&c[0], "super") && is_path_separator(&c[1..])).count()
 }
 
 /// How many tokens the item takes that begins here, with its further attributes.
@@ -234,10 +227,7 @@ fn is_test_attribute(tree: &TokenTree) -> bool {
 /// it) or `cfg_attr` (up to the first comma).
 fn platform_words(macro_name: &str, arguments: &[TokenTree]) -> Vec<String> {
     let predicate = match macro_name {
-        "cfg_attr" => arguments
-            .split(|t| is_punct(t, ','))
-            .next()
-            .unwrap_or_default(),
+        "cfg_attr" => arguments.split(|t| is_punct(t, ',')).next().unwrap_or_default(),
         _ => arguments,
     };
     predicate
@@ -245,11 +235,7 @@ fn platform_words(macro_name: &str, arguments: &[TokenTree]) -> Vec<String> {
         .flat_map(|tree| match tree {
             TokenTree::Ident(ident) => {
                 let word = ident.to_string();
-                if table::PLATFORM.contains(&word.as_str()) {
-                    vec![word]
-                } else {
-                    Vec::new()
-                }
+                if table::PLATFORM.contains(&word.as_str()) { vec![word] } else { Vec::new() }
             }
             TokenTree::Group(group) => {
                 let inner: Vec<TokenTree> = group.stream().into_iter().collect();
@@ -286,10 +272,7 @@ mod tests {
     use super::*;
 
     fn module(path: &str) -> Vec<String> {
-        path.split("::")
-            .filter(|p| !p.is_empty())
-            .map(str::to_owned)
-            .collect()
+        path.split("::").filter(|p| !p.is_empty()).map(str::to_owned).collect()
     }
 
     /// The names at the root that `text`, as the file of `at`, goes to outside its tests.
@@ -310,42 +293,22 @@ mod tests {
     fn every_way_to_name_a_room_is_seen() {
         for (text, at, expected) in [
             ("use crate::plan::Plan;", "read", vec!["plan"]),
-            (
-                "use crate::{plan::Plan, read, sync as s};",
-                "load",
-                vec!["plan", "read", "sync"],
-            ),
+            ("use crate::{plan::Plan, read, sync as s};", "load", vec!["plan", "read", "sync"]),
             (
                 "fn f() -> crate::error::Error { crate::report::new() }",
                 "load",
                 vec!["error", "report"],
             ),
             ("use super::plan::Plan;", "read", vec!["plan"]),
-            (
-                "use super::super::plan::Plan;",
-                "read::direct_linux",
-                vec!["plan"],
-            ),
+            ("use super::super::plan::Plan;", "read::direct_linux", vec!["plan"]),
             ("use super::{plan, read};", "load", vec!["plan", "read"]),
             ("use super::piece::Piece;", "read::direct_linux", vec![]),
             ("use super::*;", "read", vec!["*"]),
             ("use crate::*;", "read", vec!["*"]),
             ("pub(crate) fn f() {} pub(super) fn g() {}", "read", vec![]),
-            (
-                "mod inner { use super::super::plan::Plan; use super::x; }",
-                "read",
-                vec!["plan"],
-            ),
-            (
-                "fn f() { println!(\"{}\", crate::plan::X); }",
-                "read",
-                vec!["plan"],
-            ),
-            (
-                "macro_rules! m { () => { $crate::plan::X } }",
-                "read",
-                vec!["plan"],
-            ),
+            ("mod inner { use super::super::plan::Plan; use super::x; }", "read", vec!["plan"]),
+            ("fn f() { println!(\"{}\", crate::plan::X); }", "read", vec!["plan"]),
+            ("macro_rules! m { () => { $crate::plan::X } }", "read", vec!["plan"]),
             (
                 "// crate::plan::X\nconst S: &str = \"crate::plan::X\"; /// [`crate::plan`]\nfn f() {}",
                 "read",
@@ -392,20 +355,11 @@ mod tests {
             ("#[cfg(unix)] fn f() {}", vec!["unix"]),
             ("#[cfg(target_os = \"linux\")] fn f() {}", vec!["target_os"]),
             ("fn f() { if cfg!(windows) {} }", vec!["windows"]),
-            (
-                "#[cfg(all(not(target_family = \"unix\"), loom))] fn f() {}",
-                vec!["target_family"],
-            ),
-            (
-                "#[cfg_attr(windows, allow(dead_code))] fn f() {}",
-                vec!["windows"],
-            ),
+            ("#[cfg(all(not(target_family = \"unix\"), loom))] fn f() {}", vec!["target_family"]),
+            ("#[cfg_attr(windows, allow(dead_code))] fn f() {}", vec!["windows"]),
             ("#[cfg_attr(loom, unix)] fn f() {}", vec![]),
             ("#[cfg(test)] mod tests { #[cfg(unix)] fn f() {} }", vec![]),
-            (
-                "#[cfg(feature = \"unix\")] fn f() { let windows = 1; }",
-                vec![],
-            ),
+            ("#[cfg(feature = \"unix\")] fn f() { let windows = 1; }", vec![]),
         ] {
             let words: Vec<String> = scan(text, &module("read"))
                 .unwrap()

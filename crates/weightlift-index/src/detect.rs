@@ -1,0 +1,162 @@
+//! Telling formats apart by their first bytes.
+
+/// What a file is, as far as its first bytes tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Safetensors: the length of a JSON header, then the header.
+    Safetensors,
+    /// The small text that Git LFS leaves in the place of a file.
+    LfsPointer,
+    /// A web page, mostly an error or a login page saved under the file's name.
+    Html,
+    /// XML, such as an OpenVINO model.
+    Xml,
+    /// JSON, such as a configuration or an index file.
+    Json,
+    /// Other text.
+    Text,
+    /// A ZIP archive, such as a checkpoint of PyTorch 1.6 or later, or NumPy's `.npz`.
+    Zip,
+    /// A gzip stream.
+    Gzip,
+    /// A Python pickle, such as a checkpoint of an older PyTorch.
+    Pickle,
+    /// GGUF.
+    Gguf,
+    /// HDF5, such as a Keras checkpoint.
+    Hdf5,
+    /// A single array in NumPy's `.npy`.
+    Numpy,
+    /// None of these, or too few bytes to say.
+    Unknown,
+}
+
+impl Kind {
+    /// What a user would call it, for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Safetensors => "a safetensors file",
+            Kind::LfsPointer => "a Git LFS pointer",
+            Kind::Html => "a web page",
+            Kind::Xml => "an XML file",
+            Kind::Json => "a JSON file",
+            Kind::Text => "a text file",
+            Kind::Zip => "a ZIP archive",
+            Kind::Gzip => "a gzip stream",
+            Kind::Pickle => "a Python pickle",
+            Kind::Gguf => "a GGUF file",
+            Kind::Hdf5 => "an HDF5 file",
+            Kind::Numpy => "a NumPy array",
+            Kind::Unknown => "a file of unknown format",
+        }
+    }
+
+    /// What to do with such a file when a safetensors file was wanted, if anything is known.
+    pub(crate) fn hint(self) -> Option<&'static str> {
+        match self {
+            Kind::LfsPointer => Some("fetch the file itself with `git lfs pull`"),
+            Kind::Html | Kind::Xml | Kind::Text => {
+                Some("look into the file: a download may have stored a message in its place")
+            }
+            Kind::Zip | Kind::Pickle => Some(
+                "PyTorch checkpoints can run code when they are read; convert it to safetensors",
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// Says what a file is by its first bytes, of which 64 are enough.
+///
+/// Safetensors has no magic number. It is recognised by a header length below 2^40 that is
+/// followed by `{`, and that comes first: a length of 640, for example, begins as a pickle does.
+pub fn sniff(first_bytes: &[u8]) -> Kind {
+    if let [_, _, _, _, _, 0, 0, 0, b'{', ..] = first_bytes {
+        return Kind::Safetensors;
+    }
+    const MAGIC: [(&[u8], Kind); 6] = [
+        (b"GGUF", Kind::Gguf),
+        (b"\x89HDF\r\n\x1a\n", Kind::Hdf5),
+        (b"\x93NUMPY", Kind::Numpy),
+        (b"\x1f\x8b\x08", Kind::Gzip),
+        (b"PK\x03\x04", Kind::Zip),
+        (b"PK\x05\x06", Kind::Zip),
+    ];
+    if let Some((_, kind)) = MAGIC.iter().find(|(magic, _)| first_bytes.starts_with(magic)) {
+        return *kind;
+    }
+    // Protocols 2 to 5; 0 and 1 have no mark, and nothing has written them for long.
+    if let [0x80, 2..=5, ..] = first_bytes {
+        return Kind::Pickle;
+    }
+    sniff_text(first_bytes)
+}
+
+fn sniff_text(first_bytes: &[u8]) -> Kind {
+    let bytes = first_bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first_bytes);
+    // As the length of a safetensors header, eight printable characters are far beyond any file,
+    // so fewer than eight would prove nothing.
+    let looked_at = &bytes[..bytes.len().min(64)];
+    let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
+    if looked_at.len() < 8 || !looked_at.iter().all(is_text) || !looked_at[..8].is_ascii() {
+        return Kind::Unknown;
+    }
+    let text = bytes.trim_ascii_start();
+    let starts = |prefix: &[u8]| {
+        text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    if starts(b"version https://git-lfs") {
+        Kind::LfsPointer
+    } else if starts(b"<!doctype html") || starts(b"<html") || starts(b"<head") || starts(b"<body")
+    {
+        Kind::Html
+    } else if starts(b"<") {
+        Kind::Xml
+    } else if starts(b"{") || starts(b"[") {
+        Kind::Json
+    } else {
+        Kind::Text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_each_kind_by_its_first_bytes() {
+        let table: &[(&[u8], Kind)] = &[
+            (b"\x02\0\0\0\0\0\0\0{}", Kind::Safetensors),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:", Kind::LfsPointer),
+            (b"<!DOCTYPE html><html><head>", Kind::Html),
+            (b"\xef\xbb\xbf\n <HTML lang=\"en\">", Kind::Html),
+            (b"<?xml version=\"1.0\"?><net>", Kind::Xml),
+            (b"{\"weight_map\": {\"a\": 1}}", Kind::Json),
+            (b"Access denied", Kind::Text),
+            (b"PK\x03\x04\x14\0\0\0", Kind::Zip),
+            (b"\x1f\x8b\x08\0\0\0\0\0", Kind::Gzip),
+            (b"\x80\x02}q\0", Kind::Pickle),
+            (b"GGUF\x03\0\0\0", Kind::Gguf),
+            (b"\x89HDF\r\n\x1a\n", Kind::Hdf5),
+            (b"\x93NUMPY\x01\0", Kind::Numpy),
+            (b"", Kind::Unknown),
+            (b"short", Kind::Unknown),
+            (b"\xff\xff\xff\xff\xff\xff\xff\xff{", Kind::Unknown),
+            (b"\x02\0\0\0\0\0\0\0 {}", Kind::Unknown),
+        ];
+        for (bytes, kind) in table {
+            assert_eq!(sniff(bytes), *kind, "{:?}", bytes.escape_ascii().to_string());
+        }
+    }
+
+    // Header lengths whose low bytes are the magic of another format.
+    #[test]
+    fn a_header_length_that_looks_like_a_magic_number_is_safetensors() {
+        for low in [b"\x80\x02\0\0", b"PK\x03\x04", b"GGUF", b"\x1f\x8b\x08\0"] {
+            let mut bytes = low.to_vec();
+            bytes.extend_from_slice(b"\0\0\0\0{\"");
+            assert_eq!(sniff(&bytes), Kind::Safetensors, "{low:?}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Data types as files name them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Error, ErrorKind};
+
+/// A data type: a name and, if the type is known, how its elements are packed.
+///
+/// A type whose name is not known is *opaque*: its tensors keep their bytes and their shape, and
+/// only what needs the size of an element fails, by [`known`](Self::known). Names are compared
+/// as the files write them: `f32` is not `F32`.
+///
+/// Cloning allocates nothing.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Dtype(Repr);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Repr {
+    Known(&'static Known),
+    Opaque(Arc<str>),
+}
+
+/// How many elements make up how many bytes: the smallest unit that begins and ends at a byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockLayout {
+    /// Elements per block, at least 1.
+    pub elements: u32,
+    /// Bytes per block, at least 1.
+    pub bytes: u32,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Known {
+    name: &'static str,
+    layout: BlockLayout,
+    /// 0: nothing to swap.
+    swap: u8,
+}
+
+const fn known(name: &'static str, elements: u32, bytes: u32, swap: u8) -> Known {
+    Known { name, layout: BlockLayout { elements, bytes }, swap }
+}
+
+// The data types of safetensors. C64 is two F32, so it swaps by 4.
+#[rustfmt::skip]
+static KNOWN: [Known; 22] = [
+    known("F32", 1, 4, 4),
+    known("F16", 1, 2, 2),
+    known("BF16", 1, 2, 2),
+    known("U8", 1, 1, 0),
+    known("I8", 1, 1, 0),
+    known("F8_E4M3", 1, 1, 0),
+    known("F8_E5M2", 1, 1, 0),
+    known("F8_E8M0", 1, 1, 0),
+    known("F8_E4M3FNUZ", 1, 1, 0),
+    known("F8_E5M2FNUZ", 1, 1, 0),
+    known("F6_E2M3", 4, 3, 0),
+    known("F6_E3M2", 4, 3, 0),
+    known("F4", 2, 1, 0),
+    known("BOOL", 1, 1, 0),
+    known("I16", 1, 2, 2),
+    known("U16", 1, 2, 2),
+    known("I32", 1, 4, 4),
+    known("U32", 1, 4, 4),
+    known("I64", 1, 8, 8),
+    known("U64", 1, 8, 8),
+    known("F64", 1, 8, 8),
+    known("C64", 1, 8, 4),
+];
+
+impl Dtype {
+    /// The data type of this name, opaque if the name is not known.
+    pub fn from_name(name: &str) -> Self {
+        // The list is short and its first entries are what almost every tensor has.
+        match KNOWN.iter().find(|known| known.name == name) {
+            Some(known) => Self(Repr::Known(known)),
+            None => Self(Repr::Opaque(name.into())),
+        }
+    }
+
+    /// The name as the file writes it.
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Repr::Known(known) => known.name,
+            Repr::Opaque(name) => name,
+        }
+    }
+
+    /// How elements are packed; `None` if the type is opaque.
+    pub fn layout(&self) -> Option<BlockLayout> {
+        match &self.0 {
+            Repr::Known(known) => Some(known.layout),
+            Repr::Opaque(_) => None,
+        }
+    }
+
+    /// Whether only the name is known.
+    pub fn is_opaque(&self) -> bool {
+        self.layout().is_none()
+    }
+
+    /// The bytes that this many elements take; `None` if the type is opaque, if the elements do
+    /// not fill whole blocks, or if the number does not fit 64 bits.
+    pub fn bytes_for(&self, elements: u64) -> Option<u64> {
+        let layout = self.layout()?;
+        let per_block = u64::from(layout.elements);
+        if !elements.is_multiple_of(per_block) {
+            return None;
+        }
+        (elements / per_block).checked_mul(u64::from(layout.bytes))
+    }
+
+    /// The layout, for a caller that cannot do without it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownDtype`] if the type is opaque, naming `tensor` and `dtype`.
+    pub fn known(&self, tensor: &str) -> Result<BlockLayout, Error> {
+        self.layout().ok_or_else(|| {
+            Error::new(ErrorKind::UnknownDtype, "the tensor's data type is not known")
+                .with("tensor", tensor)
+                .with("dtype", self.name())
+                .hint("its bytes can still be had as they are, without a type")
+        })
+    }
+
+    /// How many bytes to reverse at a time on a big-endian host: 2, 4 or 8. `None` where there is
+    /// nothing to reverse, in types of one byte or less, and where it is not known, in opaque ones.
+    pub fn swap_width(&self) -> Option<u8> {
+        match &self.0 {
+            Repr::Known(Known { swap: 0, .. }) | Repr::Opaque(_) => None,
+            Repr::Known(known) => Some(known.swap),
+        }
+    }
+}
+
+impl fmt::Debug for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dtype({:?})", self.name())
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // ST-13, ST-14, ST-19: bits per element and swap width, written down a second time.
+    #[test]
+    fn every_known_type_has_its_size_and_swap_width() {
+        #[rustfmt::skip]
+        let table = [
+            ("BOOL", 8, None), ("F4", 4, None), ("F6_E2M3", 6, None), ("F6_E3M2", 6, None),
+            ("U8", 8, None), ("I8", 8, None), ("F8_E5M2", 8, None), ("F8_E4M3", 8, None),
+            ("F8_E8M0", 8, None), ("F8_E4M3FNUZ", 8, None), ("F8_E5M2FNUZ", 8, None),
+            ("I16", 16, Some(2)), ("U16", 16, Some(2)), ("F16", 16, Some(2)), ("BF16", 16, Some(2)),
+            ("I32", 32, Some(4)), ("U32", 32, Some(4)), ("F32", 32, Some(4)), ("C64", 64, Some(4)),
+            ("F64", 64, Some(8)), ("I64", 64, Some(8)), ("U64", 64, Some(8)),
+        ];
+        assert_eq!(table.len(), KNOWN.len());
+        for (name, bits, swap) in table {
+            let dtype = Dtype::from_name(name);
+            assert_eq!(dtype.name(), name);
+            let layout = dtype.known("t").unwrap();
+            assert_eq!(layout.bytes * 8, layout.elements * bits, "{name}");
+            assert_eq!(dtype.bytes_for(24), Some(u64::from(3 * bits)), "{name}");
+            assert_eq!(dtype.swap_width(), swap, "{name}");
+        }
+    }
+
+    #[test]
+    fn whole_blocks_only_and_no_wrapping() {
+        let table = [
+            ("F4", 3, None),
+            ("F4", 2, Some(1)),
+            ("F6_E2M3", 2, None),
+            ("F6_E3M2", 4, Some(3)),
+            ("F32", u64::MAX / 4, Some(u64::MAX - 3)),
+            ("F32", u64::MAX / 4 + 1, None),
+            ("F4", u64::MAX - 1, Some(u64::MAX / 2)),
+            ("F64", 0, Some(0)),
+            ("Q9", 1, None),
+        ];
+        for (name, elements, bytes) in table {
+            assert_eq!(Dtype::from_name(name).bytes_for(elements), bytes, "{name} x {elements}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_stays_opaque_until_its_size_is_needed() {
+        for name in ["I4", "C128", "f32", ""] {
+            let dtype = Dtype::from_name(name);
+            assert!(dtype.is_opaque());
+            assert_eq!(dtype.swap_width(), None);
+            let error = dtype.known("w").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnknownDtype);
+            assert_eq!((error.get("tensor"), error.get("dtype")), (Some("w"), Some(name)));
+        }
+    }
+
+    #[test]
+    fn stays_small() {
+        assert_eq!(size_of::<Dtype>(), 2 * size_of::<usize>());
+    }
+}

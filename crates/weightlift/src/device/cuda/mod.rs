@@ -1,0 +1,12 @@
+//! CUDA memory, through the driver.
+//!
+//! Everything that calls the driver stands here. Each public call makes the device's primary
+//! context current and restores the caller's before it returns.
+
+mod context;
+mod copy;
+mod driver;
+mod memory;
+
+pub(crate) use context::CudaDevice;
+pub(crate) use driver::Platform;

@@ -1,0 +1,293 @@
+//! Where tensors go: memory that we allocate, or the caller's.
+#![allow(unsafe_code)] // takes the caller's word for addresses, and says what may be written
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use weightlift_index::{StorageId, TensorInfo};
+
+use crate::device::{Device, DeviceId, DeviceMemory, Keep, Location};
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Memory, Place, Region, Writer};
+use crate::plan::{Plan, PlannedStorage};
+use crate::route::Targets;
+
+/// Tensors start at a multiple of this on a device: what kernels and engines ask for, 256
+/// bytes being also the alignment of the driver's own allocations.
+const DEVICE_ALIGNMENT: u64 = 256;
+
+/// And at a multiple of this in host memory: a cache line and the widest vector register.
+const HOST_ALIGNMENT: u64 = 64;
+
+/// A storage for which memory is wanted.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Wanted<'a> {
+    /// Its number in the index.
+    pub storage: StorageId,
+    /// Its bytes.
+    pub length: u64,
+    /// The tensors asked for that lie in it; more than one where tensors are tied.
+    pub tensors: &'a [&'a TensorInfo],
+    /// Where the memory has to be.
+    pub device: DeviceId,
+}
+
+/// Memory of the caller's for one storage.
+pub struct Destination {
+    device: DeviceId,
+    address: u64,
+    length: u64,
+    keep_alive: Arc<dyn Any + Send + Sync>,
+    ready_event: Option<u64>,
+}
+
+impl Destination {
+    /// Memory on `device` at `address`, `length` bytes of it. For the host an address is a
+    /// pointer, on a CUDA device what the driver gives out.
+    ///
+    /// # Safety
+    ///
+    /// The memory is initialised, valid for reads and writes as long as `keep_alive` or a
+    /// clone of it lives, and until the load returns nobody else reads or writes it, nor,
+    /// while tensors of the load are alive, writes to host memory that they show.
+    pub unsafe fn new(
+        device: DeviceId,
+        address: u64,
+        length: u64,
+        keep_alive: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self { device, address, length, keep_alive, ready_event: None }
+    }
+
+    /// Writing begins after `event`, a live CUDA event (`CUevent`) that is recorded behind
+    /// whatever still uses the memory. It has to live until the load returns.
+    ///
+    /// # Safety
+    ///
+    /// `event` is the handle of such an event, in a context of the destination's device.
+    pub unsafe fn ready_event(mut self, event: u64) -> Self {
+        self.ready_event = Some(event);
+        self
+    }
+
+    /// Refuses memory that does not fit what is wanted.
+    fn check(&self, wanted: &PlannedStorage, device: DeviceId) -> Result<()> {
+        let refuse = |why: &str| {
+            Err(Error::new(ErrorKind::InvalidDestination, why.to_owned())
+                .with("storage", wanted.id.0)
+                .with("device", self.device)
+                .with("length", self.length))
+        };
+        if self.device != device {
+            refuse(&format!("the destination is not on {device}"))
+        } else if self.length < wanted.length {
+            refuse(&format!(
+                "the destination is shorter than the {} bytes of its storage",
+                wanted.length
+            ))
+        } else if self.address == 0 && wanted.length > 0 {
+            refuse("the destination's address is 0")
+        } else if self.address.checked_add(self.length).is_none() {
+            refuse("the destination runs past the end of the address space")
+        } else if device == DeviceId::Host && self.ready_event.is_some() {
+            refuse("an event orders work of a CUDA device, not of the host")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Debug for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes on {} at {:#x}", self.length, self.device, self.address)
+    }
+}
+
+/// Provides memory for storages, one after the other in the plan's order.
+pub(crate) type Provide<'a> = dyn FnMut(&PlannedStorage) -> Result<Destination> + 'a;
+
+/// Memory of our own on a device for all storages of `plan`: one allocation.
+pub(crate) fn allocate_on(device: Arc<dyn Device>, plan: &Plan, targets: &Targets) -> Result<()> {
+    let (offsets, bytes) = lay_out(&plan.storages, DEVICE_ALIGNMENT)?;
+    if bytes == 0 && plan.storages.is_empty() {
+        return Ok(());
+    }
+    let memory = device.allocate(bytes)?;
+    for offset in offsets {
+        let pointer = memory.pointer + offset;
+        targets.provide(DeviceMemory { pointer, ..memory.clone() });
+    }
+    Ok(())
+}
+
+/// The caller's memory on a device. `wait_for` orders our copies behind an event.
+pub(crate) fn provide_on(
+    device: &Arc<dyn Device>,
+    plan: &Plan,
+    targets: &Targets,
+    provide: &mut Provide<'_>,
+    wait_for: &dyn Fn(u64) -> Result<()>,
+) -> Result<()> {
+    for storage in &plan.storages {
+        let destination = provide(storage)?;
+        destination.check(storage, device.id())?;
+        if let Some(event) = destination.ready_event {
+            wait_for(event)?;
+        }
+        let (device, pointer) = (device.clone(), destination.address);
+        targets.provide(DeviceMemory {
+            device,
+            pointer,
+            keep: Arc::new(Theirs(destination.keep_alive)),
+        });
+    }
+    Ok(())
+}
+
+/// Memory of the caller's: kept alive by us, freed by them.
+struct Theirs(Arc<dyn Any + Send + Sync>);
+
+impl Keep for Theirs {
+    fn quarantine(&self) {
+        // Never let go: a copy may still be writing there.
+        std::mem::forget(self.0.clone());
+    }
+}
+
+impl fmt::Debug for Theirs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the caller's memory")
+    }
+}
+
+/// Host memory for the storages of a plan, to be written once and then read.
+pub(crate) struct HostTargets {
+    memories: Vec<Memory>,
+    writers: Vec<Writer>,
+}
+
+impl HostTargets {
+    /// Memory of our own: one region, given back when the last tensor is gone.
+    pub(crate) fn allocate(plan: &Plan) -> Result<Self> {
+        let (offsets, bytes) = lay_out(&plan.storages, HOST_ALIGNMENT)?;
+        let region = Arc::new(Region::new(bytes)?);
+        let whole = region.range();
+        let (mut memories, mut writers) = (Vec::new(), Vec::new());
+        for (storage, offset) in plan.storages.iter().zip(offsets) {
+            // Both fit: the region holds `bytes`, and offset + length is at most that.
+            let (offset, length) = (offset as usize, storage.length as usize);
+            debug_assert!(offset + length <= whole.length);
+            // SAFETY: within the region, see above.
+            let pointer = unsafe { whole.pointer.add(offset) };
+            // SAFETY: anonymous pages are initialised with zeros, mapped as long as `region`,
+            // and this range of them is handed to this writer alone.
+            writers.push(unsafe { Writer::new(pointer, length) });
+            // SAFETY: as above; tensors show the bytes only when the writers' places are gone.
+            memories.push(unsafe { Memory::new(pointer, length, region.clone()) });
+        }
+        Ok(Self { memories, writers })
+    }
+
+    /// The caller's memory.
+    pub(crate) fn provide(plan: &Plan, provide: &mut Provide<'_>) -> Result<Self> {
+        let (mut memories, mut writers) = (Vec::new(), Vec::new());
+        for storage in &plan.storages {
+            let destination = provide(storage)?;
+            destination.check(storage, DeviceId::Host)?;
+            let length = storage.length as usize;
+            let pointer =
+                NonNull::new(destination.address as *mut u8).unwrap_or(NonNull::dangling());
+            // SAFETY: the contract of `Destination::new`; checked to be long enough.
+            writers.push(unsafe { Writer::new(pointer, length) });
+            // SAFETY: the same contract.
+            memories.push(unsafe { Memory::new(pointer, length, destination.keep_alive) });
+        }
+        Ok(Self { memories, writers })
+    }
+
+    /// The places of all pieces, block by block. Every byte is given out once: a storage's
+    /// bytes stand in the plan from front to back.
+    pub(crate) fn places(&mut self, plan: &Plan) -> Result<Vec<VecDeque<Place>>> {
+        let keep: Arc<dyn Any + Send + Sync> =
+            Arc::new(self.memories.iter().map(Memory::keep).collect::<Vec<_>>());
+        let misfit =
+            || Error::new(ErrorKind::Internal, "the plan's pieces and copies do not match");
+        let mut all = Vec::with_capacity(plan.blocks.len());
+        for block in 0..plan.blocks.len() {
+            let mut copies = plan.copies_of(block).iter().map(|copy| (copy.storage, copy.length));
+            let mut current = (0, 0);
+            let mut places = VecDeque::new();
+            for piece in plan.pieces_of(block) {
+                let mut place = Place::empty(keep.clone());
+                let mut wanted = piece.length;
+                while wanted > 0 {
+                    if current.1 == 0 {
+                        current = copies.next().ok_or_else(misfit)?;
+                    }
+                    let step = current.1.min(wanted);
+                    let given = self.writers[current.0].give(step as usize, &mut place);
+                    if given as u64 != step {
+                        return Err(misfit());
+                    }
+                    current.1 -= step;
+                    wanted -= step;
+                }
+                places.push_back(place);
+            }
+            all.push(places);
+        }
+        Ok(all)
+    }
+
+    /// The memory, to be shown once it is written.
+    pub(crate) fn into_locations(self) -> Vec<Location> {
+        self.memories.into_iter().map(Location::Host).collect()
+    }
+}
+
+/// Offsets of the storages behind one another, each at a multiple of `alignment`, and the
+/// bytes of all.
+fn lay_out(storages: &[PlannedStorage], alignment: u64) -> Result<(Vec<u64>, u64)> {
+    let mut end = 0_u64;
+    let mut offsets = Vec::with_capacity(storages.len());
+    for storage in storages {
+        let start = end.checked_next_multiple_of(alignment);
+        let next = start.and_then(|start| Some((start, start.checked_add(storage.length)?)));
+        let Some((start, next)) = next else {
+            return Err(Error::new(
+                ErrorKind::OutOfHostMemory,
+                "the tensors do not fit 64-bit addresses",
+            ));
+        };
+        offsets.push(start);
+        end = next;
+    }
+    Ok((offsets, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storages_start_aligned_and_do_not_overlap() {
+        let lengths = [0, 1, 256, 255, 0, 1000];
+        let storages: Vec<_> = (0..)
+            .map(StorageId)
+            .zip(lengths)
+            .map(|(id, length)| PlannedStorage { id, length })
+            .collect();
+        let (offsets, bytes) = lay_out(&storages, 256).unwrap();
+        assert_eq!(offsets, [0, 0, 256, 512, 768, 768]);
+        assert_eq!(bytes, 1768);
+        let huge = [
+            PlannedStorage { id: StorageId(0), length: u64::MAX },
+            PlannedStorage { id: StorageId(1), length: 1 },
+        ];
+        assert!(lay_out(&huge, 256).is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! What a load is asked for.
+
+use std::fmt;
+
+use weightlift_index::TensorInfo;
+
+use super::{CancelToken, Destination, Wanted};
+use crate::error::Result;
+use crate::options::{DeviceChoice, Options, ReadingThreads, RouteChoice};
+use crate::source::OpenOptions;
+
+/// What to load, where to, and how. Built by chaining; everything has a default.
+///
+/// ```
+/// use weightlift::{DeviceChoice, Request};
+/// let request = Request::new()
+///     .device(DeviceChoice::Host)
+///     .tensors(["model.layers.0.*"])
+///     .on_event(|event| eprintln!("{event:?}"));
+/// ```
+#[derive(Default)]
+pub struct Request<'a> {
+    device: Option<DeviceChoice>,
+    route: Option<RouteChoice>,
+    reading_threads: Option<ReadingThreads>,
+    patterns: Vec<String>,
+    pub(super) open: OpenOptions,
+    pub(super) cancel: CancelToken,
+    pub(super) provide: Option<Box<ProvideFor<'a>>>,
+    pub(super) on_event: Option<Box<dyn FnMut(Event<'_>) + 'a>>,
+}
+
+/// Provides memory for what is wanted.
+type ProvideFor<'a> = dyn FnMut(&Wanted<'_>) -> Result<Destination> + 'a;
+
+/// What happens in a load, told on the calling thread.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// More bytes are in their destination.
+    Landed {
+        /// Bytes so far.
+        bytes: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// All bytes of a tensor are in their destination. Whether its file stayed the same is
+    /// known only when the load returns.
+    Ready {
+        /// The tensor.
+        tensor: &'a TensorInfo,
+    },
+}
+
+impl<'a> Request<'a> {
+    /// All tensors, with the loader's settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where tensors go; the loader's setting otherwise.
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// The way that bytes take; the loader's setting otherwise. A forced route never falls
+    /// back: it works or it is an error.
+    pub fn route(mut self, route: RouteChoice) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// How many threads read; the loader's setting otherwise.
+    pub fn reading_threads(mut self, threads: ReadingThreads) -> Self {
+        self.reading_threads = Some(threads);
+        self
+    }
+
+    /// Only tensors whose names match one of these shell patterns (`*`, `?`, `[a-z]`, `{a,b}`;
+    /// `*` matches dots and slashes too), or are one of them to the letter. All tensors where
+    /// none is given; a pattern that matches nothing is an error.
+    pub fn tensors(mut self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.patterns.extend(patterns.into_iter().map(Into::into));
+        self
+    }
+
+    /// How the model's files are opened.
+    pub fn open_options(mut self, options: OpenOptions) -> Self {
+        self.open = options;
+        self
+    }
+
+    /// A token that stops the load.
+    pub fn cancel(mut self, token: &CancelToken) -> Self {
+        self.cancel = token.clone();
+        self
+    }
+
+    /// Memory of the caller's: asked for once per storage, on the calling thread, in the order
+    /// in which the bytes arrive. Without it weightlift allocates.
+    pub fn destinations(
+        mut self,
+        provide: impl FnMut(&Wanted<'_>) -> Result<Destination> + 'a,
+    ) -> Self {
+        self.provide = Some(Box::new(provide));
+        self
+    }
+
+    /// Tells what happens, on the calling thread.
+    pub fn on_event(mut self, tell: impl FnMut(Event<'_>) + 'a) -> Self {
+        self.on_event = Some(Box::new(tell));
+        self
+    }
+
+    pub(crate) fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+
+    pub(crate) fn device_or(&self, options: &Options) -> DeviceChoice {
+        self.device.unwrap_or(options.device)
+    }
+
+    pub(crate) fn route_or(&self, options: &Options) -> RouteChoice {
+        self.route.unwrap_or(options.route)
+    }
+
+    pub(crate) fn reading_threads_or(&self, options: &Options) -> ReadingThreads {
+        self.reading_threads.unwrap_or(options.reading_threads)
+    }
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("device", &self.device)
+            .field("route", &self.route)
+            .field("reading_threads", &self.reading_threads)
+            .field("tensors", &self.patterns)
+            .finish_non_exhaustive()
+    }
+}

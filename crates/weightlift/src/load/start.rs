@@ -1,0 +1,162 @@
+//! Starting the device while the model is opened.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::Loader;
+use crate::device::DeviceId;
+use crate::device::cuda::CudaDevice;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::{DeviceChoice, Route, RouteChoice};
+use crate::report::{Fallback, Report};
+
+/// A device that is there, or on its way.
+pub(super) enum Start {
+    Host,
+    Up(Arc<CudaDevice>),
+    Starting(Starting),
+}
+
+/// The driver's initialisation on a thread of its own: 0.3 s for one GPU, up to 20 s for many.
+pub(super) struct Starting {
+    ordinal: u32,
+    may_be_host: bool,
+    thread: Option<JoinHandle<()>>,
+    result: Receiver<(Result<Arc<CudaDevice>>, Duration)>,
+}
+
+/// How long a waiter sleeps before it looks whether the load was cancelled.
+const CANCEL_POLL: Duration = Duration::from_millis(20);
+
+impl Start {
+    /// Looks for the driver where the choice needs one, and starts it if it is not up.
+    pub(super) fn begin(
+        loader: &Loader,
+        device: DeviceChoice,
+        route: RouteChoice,
+        report: &mut Report,
+    ) -> Result<Self> {
+        let may_be_host = device == DeviceChoice::Auto && route == RouteChoice::Auto;
+        let host_asked = device == DeviceChoice::Auto && route == RouteChoice::Forced(Route::Host);
+        if device == DeviceChoice::Host || host_asked {
+            report.decide("device", DeviceId::Host, "asked for");
+            return Ok(Self::Host);
+        }
+        let found = loader.driver().and_then(|platform| {
+            let ordinal = match device {
+                DeviceChoice::Cuda(ordinal) => ordinal,
+                _ => platform.current_ordinal()?,
+            };
+            Ok((platform, ordinal))
+        });
+        let (platform, ordinal) = match found {
+            Ok(found) => found,
+            Err(error) if may_be_host => return Ok(Self::host_instead(error, report)),
+            Err(error) => return Err(error),
+        };
+        if let Some(up) = platform.retained(ordinal) {
+            let up = up?;
+            decide(report, ordinal, device);
+            return Ok(Self::Up(up));
+        }
+        let (sender, result) = mpsc::sync_channel(1);
+        let start = move || {
+            let began = Instant::now();
+            let device = platform.device(ordinal);
+            // The other side may have given up waiting.
+            let _ = sender.send((device, began.elapsed()));
+        };
+        let thread = std::thread::Builder::new().name("weightlift-driver".to_owned()).spawn(start);
+        let thread =
+            thread.map_err(|error| Error::io(error, "start a thread for the driver", ""))?;
+        decide(report, ordinal, device);
+        Ok(Self::Starting(Starting { ordinal, may_be_host, thread: Some(thread), result }))
+    }
+
+    /// Where tensors will be, if the device comes up.
+    pub(super) fn id(&self) -> DeviceId {
+        match self {
+            Self::Host => DeviceId::Host,
+            Self::Up(device) => DeviceId::Cuda(device.ordinal()),
+            Self::Starting(starting) => DeviceId::Cuda(starting.ordinal),
+        }
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self, Self::Starting(_))
+    }
+
+    /// The device, `None` for the host; waits for it.
+    pub(super) fn finish(
+        self,
+        cancelled: &dyn Fn() -> bool,
+        report: &mut Report,
+    ) -> Result<Option<Arc<CudaDevice>>> {
+        let mut starting = match self {
+            Self::Host => return Ok(None),
+            Self::Up(device) => return Ok(Some(device)),
+            Self::Starting(starting) => starting,
+        };
+        let waiting = Instant::now();
+        let (device, took) = loop {
+            match starting.result.recv_timeout(CANCEL_POLL) {
+                Ok(result) => break result,
+                Err(RecvTimeoutError::Timeout) if cancelled() => {
+                    // The driver cannot be interrupted. Its thread goes on by itself, and what
+                    // it starts is the loader's.
+                    starting.thread = None;
+                    return Err(Error::new(ErrorKind::Cancelled, "the load was cancelled"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::new(ErrorKind::Internal, "the driver's thread died"));
+                }
+            }
+        };
+        report.seconds.driver = took.as_secs_f64();
+        report.seconds.driver_wait = waiting.elapsed().as_secs_f64();
+        match device {
+            Ok(device) => Ok(Some(device)),
+            Err(error) if starting.may_be_host => {
+                report.decisions.retain(|decision| decision.what != "device");
+                Self::host_instead(error, report);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `auto` where there is no usable GPU. No driver and no device are ordinary; anything
+    /// else is a fallback.
+    fn host_instead(error: Error, report: &mut Report) -> Self {
+        report.decide("device", DeviceId::Host, &error);
+        if !matches!(error.kind(), ErrorKind::NoDriver | ErrorKind::NoDevice) {
+            report.fallbacks.push(Fallback {
+                from: "cuda".to_owned(),
+                to: "host".to_owned(),
+                reason: error.to_string(),
+                bytes: 0,
+            });
+        }
+        Self::Host
+    }
+}
+
+fn decide(report: &mut Report, ordinal: u32, asked: DeviceChoice) {
+    let reason = match asked {
+        DeviceChoice::Cuda(_) => "asked for",
+        _ => "the calling thread's current CUDA device, or the first",
+    };
+    report.decide("device", DeviceId::Cuda(ordinal), reason);
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        // A process that ends while the driver starts in it may crash on the way out.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

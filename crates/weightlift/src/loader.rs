@@ -1,0 +1,147 @@
+//! The face of the library: a loader, and what can be asked of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::device::cuda::Platform;
+use crate::error::{Error, Result};
+use crate::load::{self, From, Loaded, Request, Staging};
+use crate::memory::Quarantine;
+use crate::options::{DeviceChoice, Options};
+use crate::plan::{self, Plan};
+use crate::report::Quarantined;
+use crate::source::Model;
+
+/// Owns what outlives one load: the driver and its contexts, the ring of staging memory with
+/// its budget, and what it remembers of failures. One is enough for a process; loads from
+/// several threads share it.
+///
+/// ```no_run
+/// use weightlift::{Loader, Request};
+/// let loader = Loader::default();
+/// let loaded = loader.load("models/llama", Request::new())?;
+/// for tensor in &loaded.tensors {
+///     println!("{} at {:#x}", tensor.name(), tensor.address());
+/// }
+/// println!("{:.1} GB/s by {}", loaded.report.bytes_per_second / 1e9, loaded.report.route());
+/// # Ok::<(), weightlift::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Loader {
+    options: Options,
+    library: Option<PathBuf>,
+    platform: Mutex<Option<Arc<Platform>>>,
+    pub(crate) staging: Staging,
+    pub(crate) quarantine: Arc<Quarantine>,
+}
+
+impl Loader {
+    /// A loader with these settings. Touches neither the driver nor memory before a load does.
+    pub fn new(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Takes the CUDA driver from this library instead of looking for it.
+    pub fn with_driver(mut self, library: impl Into<PathBuf>) -> Self {
+        self.library = Some(library.into());
+        self
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Opens the model at `path` and loads what `request` asks for.
+    ///
+    /// All or nothing: after an error no tensor is handed out and what the load took is given
+    /// back. The report stands in [`Loaded`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Model::open`], of the device and of the sources; `NotFound` if a pattern
+    /// of the request matches no tensor; `Changed` if a file changed meanwhile; `Cancelled`.
+    pub fn load(&self, path: impl AsRef<Path>, request: Request<'_>) -> Result<Loaded> {
+        let path = path.as_ref();
+        // A path that leads nowhere is not worth starting a driver for.
+        std::fs::metadata(path)
+            .map_err(|error| Error::io(error, "find the model", path.display()))?;
+        load::load(self, From::Path(path), request)
+    }
+
+    /// Loads from a model that is open. `seconds.open` and `total` count its opening too.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn load_model(&self, model: &Arc<Model>, request: Request<'_>) -> Result<Loaded> {
+        load::load(self, From::Opened(model), request)
+    }
+
+    /// The plan that a load of these tensors would follow, without loading: with staging memory
+    /// unless the request or the loader says `host`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if a pattern matches no tensor, `InvalidOption` for a budget too small.
+    pub fn plan(&self, model: &Model, request: &Request<'_>) -> Result<Plan> {
+        let wanted = load::select(model, request.patterns())?;
+        let threads = request.reading_threads_or(&self.options);
+        let readers = crate::route::readers(threads, crate::system::processors());
+        let bytes = load::bytes_of(model, &wanted);
+        let staged = request.device_or(&self.options) != DeviceChoice::Host;
+        let budget = if staged { self.options.staging_budget() } else { u64::MAX };
+        let geometry = plan::Geometry::new(&self.options, budget, bytes, readers)?;
+        Ok(plan::build(
+            model.index(),
+            &load::storages_of(model, &wanted),
+            geometry.block_size,
+            geometry.piece_size,
+        ))
+    }
+
+    /// Gives back the staging memory and the contexts that no tensor needs. The next load
+    /// takes them again. Loads that are under way keep what they use.
+    pub fn release(&self) {
+        self.staging.release();
+        if let Some(platform) = &*self.platform() {
+            platform.release();
+        }
+    }
+
+    /// Memory given up because it could not be proved idle, and handles that could not be
+    /// destroyed, so far.
+    pub fn quarantined(&self) -> Quarantined {
+        Quarantined { bytes: self.quarantine.bytes(), handles: self.quarantine.handles() }
+    }
+
+    /// The driver: found at the first call, which may fail again and again where there is none.
+    pub(crate) fn driver(&self) -> Result<Arc<Platform>> {
+        let mut platform = self.platform();
+        if let Some(platform) = &*platform {
+            return Ok(platform.clone());
+        }
+        let found = Arc::new(Platform::find(self.library.as_deref(), self.quarantine.clone())?);
+        Ok(platform.insert(found).clone())
+    }
+
+    fn platform(&self) -> MutexGuard<'_, Option<Arc<Platform>>> {
+        self.platform.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Loads with the process's default loader: default options, driver looked for.
+///
+/// # Errors
+///
+/// Those of [`Loader::load`].
+pub fn load(path: impl AsRef<Path>, request: Request<'_>) -> Result<Loaded> {
+    default_loader().load(path, request)
+}
+
+/// The loader behind [`load`]. It lives as long as the process;
+/// [`release`](Loader::release) gives back what it holds.
+pub fn default_loader() -> &'static Loader {
+    static DEFAULT: std::sync::LazyLock<Loader> = std::sync::LazyLock::new(Loader::default);
+    &DEFAULT
+}

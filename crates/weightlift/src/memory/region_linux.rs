@@ -1,0 +1,116 @@
+//! Page-aligned anonymous memory.
+#![allow(unsafe_code)] // mmap, munmap and madvise work on addresses
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+use super::HostRange;
+use crate::error::{Error, ErrorKind, Result};
+use crate::system::PAGE;
+
+/// Huge pages of x86-64 and of 4 KiB-page arm64. A region that starts at a multiple can be
+/// made of them wholly: 2 MiB pages are zeroed and looked up 512 times less often.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Zeroed memory of our own, in whole pages, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pointer: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the region owns its mapping; nothing about a mapping is bound to a thread.
+unsafe impl Send for Region {}
+// SAFETY: shared access hands out addresses only.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `length` bytes, rounded up to whole pages. Costs no memory until it is touched.
+    pub(crate) fn new(length: u64) -> Result<Self> {
+        let refused = |reason: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::OutOfHostMemory, "cannot map memory")
+                .with("bytes", length)
+                .with("reason", reason)
+        };
+        let length = usize::try_from(length.max(1))
+            .ok()
+            .and_then(|length| length.checked_next_multiple_of(PAGE))
+            .ok_or_else(|| refused(&"the size does not fit the address space"))?;
+        // Room to begin at a multiple of the huge page; what is over goes back at once.
+        let slack = if length >= HUGE_PAGE { HUGE_PAGE } else { 0 };
+        let mapped = length.checked_add(slack).ok_or_else(|| refused(&"the size overflows"))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing.
+        let start = unsafe {
+            mm::mmap_anonymous(ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, flags)
+        }
+        .map_err(|error| refused(&error))?;
+        let head = if slack == 0 { 0 } else { start.cast::<u8>().align_offset(HUGE_PAGE) };
+        let unmap = |from: *mut c_void, length: usize| {
+            if length > 0 {
+                // SAFETY: a part of the mapping made above that nobody has seen yet. Should it
+                // fail, the part stays mapped, unused and untouched.
+                let _ = unsafe { mm::munmap(from, length) };
+            }
+        };
+        let begin = start.wrapping_byte_add(head);
+        unmap(start, head);
+        unmap(begin.wrapping_byte_add(length), slack - head);
+        if length >= HUGE_PAGE {
+            // SAFETY: advice on our own mapping; a kernel without huge pages refuses it, and
+            // then small ones serve as well, slower.
+            let _ = unsafe { mm::madvise(begin, length, Advice::LinuxHugepage) };
+        }
+        let pointer =
+            NonNull::new(begin.cast()).ok_or_else(|| refused(&"the kernel gave address 0"))?;
+        Ok(Self { pointer, length })
+    }
+
+    /// Makes the kernel give all pages now rather than while somebody waits for them.
+    pub(crate) fn populate(&self) {
+        // SAFETY: our own mapping; populating changes no content. Kernels before 5.14 refuse,
+        // and then the pages come when they are first written.
+        let _ = unsafe {
+            mm::madvise(self.pointer.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite)
+        };
+    }
+
+    pub(crate) fn range(&self) -> HostRange {
+        HostRange { pointer: self.pointer, length: self.length }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and, the region being dropped, nobody's any more; whoever
+        // registered it or copies from it holds the region alive (ring.rs).
+        let unmapped = unsafe { mm::munmap(self.pointer.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok(), "a mapping of our own could not be unmapped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_page_aligned_and_large_ones_start_at_a_huge_page() {
+        for length in [1, 4096, 4097, (2 << 20) - 1, 2 << 20, (5 << 20) + 1] {
+            let region = Region::new(length).unwrap();
+            let range = region.range();
+            assert_eq!(range.length as u64, length.next_multiple_of(PAGE as u64));
+            let align = if range.length >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+            assert_eq!(range.pointer.as_ptr() as usize % align, 0);
+            region.populate();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_an_error() {
+        for length in [u64::MAX, u64::MAX - 4096, 1 << 62] {
+            assert_eq!(Region::new(length).unwrap_err().kind(), ErrorKind::OutOfHostMemory);
+        }
+    }
+}

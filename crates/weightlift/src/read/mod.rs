@@ -1,0 +1,58 @@
+//! Pieces into host memory.
+
+mod positional;
+
+use crate::error::Result;
+use crate::memory::Place;
+
+pub(crate) use positional::Positional;
+
+/// Reads pieces into places. One reader thread owns one reader.
+///
+/// A reader may have several reads under way: each begins with [`submit`](Self::submit) and
+/// ends with [`complete`](Self::complete), which gives its place back. A reader that is
+/// dropped waits for what is under way, because its places belong to somebody.
+pub(crate) trait Reader {
+    /// How many reads may be under way at once, at least 1.
+    fn depth(&self) -> usize;
+
+    /// Begins to read `piece` into `place`, which is exactly as long.
+    fn submit(&mut self, piece: ReadPiece, place: Place);
+
+    /// The next read that ended, in any order; `None` where none is under way.
+    fn complete(&mut self) -> Option<Completed>;
+}
+
+/// What to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReadPiece {
+    /// The piece's number in the plan.
+    pub(crate) piece: usize,
+    /// The source's number.
+    pub(crate) source: usize,
+    /// Offset in the source, in bytes.
+    pub(crate) offset: u64,
+}
+
+/// A read that ended.
+pub(crate) struct Completed {
+    pub(crate) piece: usize,
+    pub(crate) place: Place,
+    /// The kind of read that brought the bytes, or why they did not come.
+    pub(crate) result: Result<Kind>,
+}
+
+/// Which way bytes came out of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Through the page cache, by reads at an offset.
+    Buffered,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Buffered => "buffered",
+        }
+    }
+}

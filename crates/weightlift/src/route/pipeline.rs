@@ -1,0 +1,402 @@
+//! Read, stage, copy: one pipeline with three ends.
+//!
+//! Readers take the next piece from one counter. Who takes a block's first piece opens the
+//! block: it gets a place for every piece, in the destination itself or in a block of the ring,
+//! which may mean to wait until that block's last copy is over. Who finishes a block's last
+//! piece submits its copies on the one copy stream. Nobody joins anybody, and nothing drains
+//! until the end. The calling thread waits for the blocks in the order of their submission and
+//! tells which have landed.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use crate::device::CopyQueue;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{InFlight, OpenBlock, Place, Ring};
+use crate::plan::Plan;
+use crate::read::{Completed, Kind, Positional, ReadPiece, Reader};
+use crate::source::Source;
+
+use super::targets::Targets;
+
+/// What to do.
+pub(crate) struct Job<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) sources: &'a [Arc<dyn Source>],
+    pub(crate) readers: usize,
+    pub(crate) end: End<'a>,
+    pub(crate) stop: &'a Stop<'a>,
+}
+
+/// Where pieces are read to.
+pub(crate) enum End<'a> {
+    /// Straight into the destinations: for every block, the places of its pieces.
+    InPlace(Vec<VecDeque<Place>>),
+    /// Into a ring, pinned or not, and from there by copies to the device.
+    Staged(Staged<'a>),
+}
+
+/// The end that goes through staging memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Staged<'a> {
+    pub(crate) ring: &'a Arc<Ring>,
+    pub(crate) queue: &'a dyn CopyQueue,
+    pub(crate) targets: &'a Targets,
+}
+
+/// Why readers stop early: an error of one of them, or the caller's wish.
+pub(crate) struct Stop<'a> {
+    flag: AtomicBool,
+    error: Mutex<Option<Error>>,
+    cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl<'a> Stop<'a> {
+    pub(crate) fn new(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Self { flag: AtomicBool::new(false), error: Mutex::new(None), cancelled }
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.flag.load(Ordering::Relaxed) || (self.cancelled)()
+    }
+
+    /// The first error is the one that counts; those after it are its consequences.
+    fn fail(&self, error: Error) {
+        lock(&self.error).get_or_insert(error);
+        self.flag.store(true, Ordering::Relaxed);
+    }
+
+    fn result(&self) -> Result<()> {
+        match lock(&self.error).take() {
+            _ if (self.cancelled)() => {
+                Err(Error::new(ErrorKind::Cancelled, "the load was cancelled"))
+            }
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a run took, as far as it came.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Measures {
+    /// Bytes read, by source.
+    pub(crate) read: Vec<u64>,
+    /// Threads that read.
+    pub(crate) readers: usize,
+    pub(crate) first_landed: Option<Instant>,
+    pub(crate) last_landed: Option<Instant>,
+    pub(crate) first_submitted: Option<Instant>,
+    pub(crate) reading: Duration,
+    pub(crate) waiting_for_disk: Duration,
+    pub(crate) waiting_for_bus: Duration,
+}
+
+/// Runs `job`. `prepare` is called on this thread and provides the destinations; where there
+/// are reader threads they run already. `landed` is called on this thread for every block whose
+/// bytes are in place, in the order of submission.
+///
+/// Whatever the outcome, no read and no copy of the job is under way when this returns; copies
+/// whose end cannot be known have their memory on both sides quarantined.
+pub(crate) fn run(
+    job: Job<'_>,
+    prepare: &mut dyn FnMut() -> Result<()>,
+    landed: &mut dyn FnMut(usize),
+) -> (Result<()>, Measures) {
+    let readers = job.readers;
+    let run = Run::new(job);
+    let mut drain = Drain { staged: run.staged, armed: true };
+    let mut collector = Collector { run: &run, landed, measures: Measures::default() };
+    if readers <= 1 {
+        collector.measures.readers = 1;
+        run.alone(prepare, &mut collector);
+    } else {
+        run.together(readers, prepare, &mut collector);
+    }
+    let mut measures = collector.measures;
+    let result = run.stop.result();
+    // After a good run every block's own end was waited for.
+    drain.armed = result.is_err();
+    drop(drain);
+    measures.read = run.read_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();
+    measures.reading = nanoseconds(&run.reading);
+    measures.waiting_for_bus = nanoseconds(&run.waiting_for_bus);
+    measures.first_submitted = *lock(&run.first_submitted);
+    (result, measures)
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    sources: &'a [Arc<dyn Source>],
+    staged: Option<Staged<'a>>,
+    stop: &'a Stop<'a>,
+    next_piece: AtomicUsize,
+    blocks: Vec<BlockState>,
+    read_bytes: Vec<AtomicU64>,
+    /// Nanoseconds.
+    reading: AtomicU64,
+    /// Nanoseconds.
+    waiting_for_bus: AtomicU64,
+    first_submitted: Mutex<Option<Instant>>,
+}
+
+/// A block on its way from its first piece to its last.
+struct BlockState {
+    /// Pieces that are not read yet.
+    left: AtomicUsize,
+    filling: Mutex<Filling>,
+}
+
+#[derive(Default)]
+struct Filling {
+    /// The ring's block, once the block's first piece was taken; never where pieces go
+    /// straight to their destinations.
+    block: Option<OpenBlock>,
+    /// The pieces' places until readers take them; empty until the block is open.
+    places: Vec<Option<Place>>,
+}
+
+/// A block whose pieces are all read: on its way to the device, or in place.
+type Submitted = (usize, Option<InFlight>);
+
+impl<'a> Run<'a> {
+    fn new(job: Job<'a>) -> Self {
+        let (staged, mut in_place) = match job.end {
+            End::InPlace(places) => (None, places.into_iter()),
+            End::Staged(staged) => (Some(staged), Vec::new().into_iter()),
+        };
+        let mut blocks = Vec::with_capacity(job.plan.blocks.len());
+        for block in &job.plan.blocks {
+            let places = in_place.next().unwrap_or_default().into_iter().map(Some).collect();
+            let filling = Mutex::new(Filling { block: None, places });
+            blocks.push(BlockState { left: AtomicUsize::new(block.pieces.len()), filling });
+        }
+        Self {
+            plan: job.plan,
+            sources: job.sources,
+            staged,
+            stop: job.stop,
+            next_piece: AtomicUsize::new(0),
+            blocks,
+            read_bytes: job.sources.iter().map(|_| AtomicU64::new(0)).collect(),
+            reading: AtomicU64::new(0),
+            waiting_for_bus: AtomicU64::new(0),
+            first_submitted: Mutex::new(None),
+        }
+    }
+
+    /// Reads on the calling thread. The oldest block is waited for only once as many are on
+    /// their way as the ring has blocks: then the next one would wait for it anyway.
+    fn alone(&self, prepare: &mut dyn FnMut() -> Result<()>, collector: &mut Collector<'_, '_>) {
+        if let Err(error) = prepare() {
+            return self.stop.fail(error);
+        }
+        let most = self.staged.map_or(1, |staged| staged.ring.blocks() as usize);
+        let mut on_their_way = VecDeque::new();
+        let mut reader = Positional::new(self.sources);
+        self.work(&mut reader, &mut |submitted| {
+            on_their_way.push_back(submitted);
+            if on_their_way.len() >= most {
+                on_their_way.pop_front().into_iter().for_each(|oldest| collector.land(oldest));
+            }
+        });
+        on_their_way.into_iter().for_each(|submitted| collector.land(submitted));
+    }
+
+    /// Reads on `readers` threads while the calling thread prepares and collects.
+    fn together(
+        &self,
+        readers: usize,
+        prepare: &mut dyn FnMut() -> Result<()>,
+        collector: &mut Collector<'_, '_>,
+    ) {
+        std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            for number in 0..readers {
+                let sender = sender.clone();
+                let thread = std::thread::Builder::new().name(format!("weightlift-{number}"));
+                let spawned = thread.spawn_scoped(scope, move || {
+                    let mut reader = Positional::new(self.sources);
+                    self.work(&mut reader, &mut |submitted| {
+                        // The receiver outlives the readers, or the caller panicked: then the
+                        // ring and the drain see to what is under way.
+                        let _ = sender.send(submitted);
+                    });
+                });
+                match spawned {
+                    Ok(_) => collector.measures.readers += 1,
+                    // As many as the system gives; without any the load fails.
+                    Err(_) if collector.measures.readers > 0 => break,
+                    Err(error) => self.stop.fail(Error::io(error, "start a reader thread", "")),
+                }
+            }
+            drop(sender);
+            // Should the caller's code panic below, the readers are not to finish first.
+            let _stop = StopOnPanic(self.stop);
+            if let Err(error) = prepare() {
+                self.stop.fail(error);
+            }
+            collector.collect(&receiver);
+        });
+    }
+
+    /// What a reader does until there is nothing left to take.
+    fn work(&self, reader: &mut dyn Reader, submitted: &mut dyn FnMut(Submitted)) {
+        let worked = catch_unwind(AssertUnwindSafe(|| self.read_pieces(reader, submitted)));
+        let died =
+            || Error::new(ErrorKind::Internal, "a reader thread died").hint("please report it");
+        match worked {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.stop.fail(error),
+            Err(_) => self.stop.fail(died()),
+        }
+    }
+
+    fn read_pieces(
+        &self,
+        reader: &mut dyn Reader,
+        submitted: &mut dyn FnMut(Submitted),
+    ) -> Result<()> {
+        let mut under_way = 0;
+        loop {
+            while under_way < reader.depth() && !self.stop.is_set() {
+                let number = self.next_piece.fetch_add(1, Ordering::Relaxed);
+                let Some(piece) = self.plan.pieces.get(number) else { break };
+                let place = self.place(number)?;
+                let (source, offset) = (piece.source.0 as usize, piece.offset);
+                let started = Instant::now();
+                reader.submit(ReadPiece { piece: number, source, offset }, place);
+                add(&self.reading, started);
+                under_way += 1;
+            }
+            let started = Instant::now();
+            let Some(completed) = reader.complete() else { return Ok(()) };
+            add(&self.reading, started);
+            under_way -= 1;
+            self.completed(completed, submitted)?;
+        }
+    }
+
+    /// The place of piece `number`. Who asks first for a block's places opens the block; others
+    /// of the same block wait at the lock meanwhile.
+    fn place(&self, number: usize) -> Result<Place> {
+        let block = self.plan.pieces[number].block;
+        let mut filling = lock(&self.blocks[block].filling);
+        if let (Some(staged), true) = (self.staged, filling.places.is_empty()) {
+            let started = Instant::now();
+            let open = staged.ring.acquire(&|| self.stop.is_set());
+            add(&self.waiting_for_bus, started);
+            let mut open = open?;
+            let pieces = self.plan.pieces_of(block).iter();
+            let places = pieces.map(|piece| open.place(piece.block_offset, piece.length).map(Some));
+            filling.places = places.collect::<Result<_>>()?;
+            filling.block = Some(open);
+        }
+        let first = self.plan.blocks[block].pieces.start;
+        let place = filling.places.get_mut(number - first).and_then(Option::take);
+        place.ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "a piece was taken twice").with("piece", number)
+        })
+    }
+
+    fn completed(&self, completed: Completed, submitted: &mut dyn FnMut(Submitted)) -> Result<()> {
+        let Kind::Buffered = completed.result?;
+        let piece = &self.plan.pieces[completed.piece];
+        self.read_bytes[piece.source.0 as usize].fetch_add(piece.length, Ordering::Relaxed);
+        // Before the count: whoever counts the last piece finds all places gone.
+        drop(completed.place);
+        let state = &self.blocks[piece.block];
+        if state.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return Ok(());
+        }
+        let in_flight = match self.staged {
+            Some(staged) => Some(self.submit(piece.block, staged)?),
+            None => None,
+        };
+        submitted((piece.block, in_flight));
+        Ok(())
+    }
+
+    fn submit(&self, block: usize, staged: Staged<'_>) -> Result<InFlight> {
+        let open = lock(&self.blocks[block].filling).block.take();
+        let open = open.ok_or_else(|| Error::new(ErrorKind::Internal, "a block ended twice"))?;
+        let filled = open.seal()?;
+        let copies = staged.targets.copies(self.plan.copies_of(block), &|| self.stop.is_set())?;
+        lock(&self.first_submitted).get_or_insert_with(Instant::now);
+        filled.submit(|source| staged.queue.submit(source, &copies))
+    }
+}
+
+/// Waits for blocks in the order of their submission.
+struct Collector<'a, 'l> {
+    run: &'a Run<'a>,
+    landed: &'l mut dyn FnMut(usize),
+    measures: Measures,
+}
+
+impl Collector<'_, '_> {
+    /// Until every reader is gone.
+    fn collect(&mut self, submitted: &mpsc::Receiver<Submitted>) {
+        loop {
+            let started = Instant::now();
+            let Ok(next) = submitted.recv() else { return };
+            // Every block before this one has landed: in this time nothing was on its way.
+            self.measures.waiting_for_disk += started.elapsed();
+            self.land(next);
+        }
+    }
+
+    fn land(&mut self, (block, in_flight): Submitted) {
+        match in_flight.map_or(Ok(()), InFlight::land) {
+            Ok(()) => {
+                let now = Instant::now();
+                self.measures.first_landed.get_or_insert(now);
+                self.measures.last_landed = Some(now);
+                (self.landed)(block);
+            }
+            Err(error) => self.run.stop.fail(error),
+        }
+    }
+}
+
+/// Waits for all copies when a run did not end well, also by a panic. Where even that fails
+/// the destinations are given up: somebody may still be writing to them.
+struct Drain<'a> {
+    staged: Option<Staged<'a>>,
+    armed: bool,
+}
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        if let (Some(staged), true) = (self.staged, self.armed)
+            && staged.queue.drain().is_err()
+        {
+            staged.targets.quarantine();
+        }
+    }
+}
+
+struct StopOnPanic<'a>(&'a Stop<'a>);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.flag.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn add(sum: &AtomicU64, started: Instant) {
+    sum.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+}
+
+fn nanoseconds(sum: &AtomicU64) -> Duration {
+    Duration::from_nanos(sum.load(Ordering::Relaxed))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,93 @@
+//! Where copies go: the destinations on a device, as they become known.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::device::{DeviceCopy, DeviceMemory, Keep};
+use crate::error::{Error, ErrorKind, Result};
+use crate::plan::Copy;
+use crate::sync::{Condvar, Mutex, lock, wait};
+
+/// How long a reader sleeps before it looks whether the load was stopped.
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// One place per planned storage, provided in the plan's order while readers already run.
+pub(crate) struct Targets {
+    places: Vec<OnceLock<DeviceMemory>>,
+    /// How many storages have a place, from the first on.
+    provided: Mutex<usize>,
+    more: Condvar,
+}
+
+impl Targets {
+    pub(crate) fn new(storages: usize) -> Self {
+        let places = std::iter::repeat_with(OnceLock::new).take(storages).collect();
+        Self { places, provided: Mutex::new(0), more: Condvar::new() }
+    }
+
+    /// Gives the next storage, in the plan's order, its place.
+    pub(crate) fn provide(&self, memory: DeviceMemory) {
+        let mut provided = lock(&self.provided);
+        if let Some(place) = self.places.get(*provided) {
+            let _ = place.set(memory);
+            *provided += 1;
+        }
+        drop(provided);
+        self.more.notify_all();
+    }
+
+    /// The places, once all are provided.
+    pub(crate) fn into_places(self) -> Vec<DeviceMemory> {
+        self.places.into_iter().filter_map(OnceLock::into_inner).collect()
+    }
+
+    /// Somebody may still be writing to the places.
+    pub(crate) fn quarantine(&self) {
+        for memory in self.places.iter().filter_map(OnceLock::get) {
+            memory.keep.quarantine();
+        }
+    }
+
+    /// The copies of a block with their addresses; waits until its storages have places. What
+    /// lies side by side in the block and in one allocation becomes one copy.
+    pub(super) fn copies(
+        &self,
+        planned: &[Copy],
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Vec<DeviceCopy>> {
+        let needed = planned.iter().map(|copy| copy.storage + 1).max().unwrap_or(0);
+        let mut provided = lock(&self.provided);
+        while *provided < needed {
+            if stopped() {
+                return Err(Error::new(ErrorKind::Cancelled, "the load was stopped"));
+            }
+            provided = wait(&self.more, provided, STOP_POLL);
+        }
+        drop(provided);
+        let mut copies: Vec<DeviceCopy> = Vec::with_capacity(planned.len());
+        let mut last_keep: Option<&Arc<dyn Keep>> = None;
+        for copy in planned {
+            let Some(memory) = self.places[copy.storage].get() else {
+                return Err(Error::new(ErrorKind::Internal, "a storage has no place"));
+            };
+            let next = DeviceCopy {
+                from: copy.block_offset as usize,
+                to: memory.pointer + copy.storage_offset,
+                length: copy.length as usize,
+            };
+            let same = last_keep.is_some_and(|keep| Arc::ptr_eq(keep, &memory.keep));
+            match copies.last_mut() {
+                Some(last)
+                    if same
+                        && last.from + last.length == next.from
+                        && last.to + last.length as u64 == next.to =>
+                {
+                    last.length += next.length;
+                }
+                _ => copies.push(next),
+            }
+            last_keep = Some(&memory.keep);
+        }
+        Ok(copies)
+    }
+}

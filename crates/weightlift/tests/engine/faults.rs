@@ -1,0 +1,246 @@
+//! The driver fails: every function, at every call, once and for good.
+
+use std::sync::Arc;
+
+use fake_cuda::{Config, FakeCuda, Mode};
+use testkit::{Fault, Spec, in_memory};
+use weightlift::{DeviceChoice, ErrorKind, Loader, Model, Options, Request, Route};
+
+use crate::{Fake, assert_same, on_cuda, options};
+
+const INVALID_VALUE: u32 = 1;
+const ILLEGAL_ADDRESS: u32 = 700;
+
+/// Three readers, a ring of four blocks, a dozen blocks; tensors that join and some that do not.
+const SETTINGS: &str = "reading_threads=3,block_size=16KiB,piece_size=4KiB,staging_budget=64KiB";
+
+fn specs() -> Vec<Spec> {
+    let length = |number: usize| if number % 3 == 0 { 4096 } else { 900 + number };
+    (0..100)
+        .map(|number| Spec::u8(format!("t{number}"), vec![number as u8; length(number)]))
+        .collect()
+}
+
+fn model() -> Arc<Model> {
+    in_memory(vec![(specs(), Fault::None)]).0
+}
+
+/// Functions that no load calls, and why. Everything else is failed below.
+const NOT_CALLED: [(&str, &str); 12] = [
+    ("cuCtxGetDevice", "only to find the number of a caller's context; tested in driver.rs"),
+    ("cuCtxSynchronize", "for memory that is handed to others, later"),
+    ("cuDeviceGetAttribute", "for choices by device, later"),
+    ("cuDeviceGetPCIBusId", "to find the device's NUMA node, later"),
+    ("cuDeviceGetUuid_v2", "to match devices of other interfaces, later"),
+    ("cuDevicePrimaryCtxGetState", "for reports about contexts, later"),
+    ("cuDeviceTotalMem_v2", "cuMemGetInfo tells both numbers"),
+    ("cuGetErrorName", "only for a status that the table does not know; tested in driver.rs"),
+    ("cuGetErrorString", "names are enough"),
+    ("cuMemsetD8Async", "for tests on real devices"),
+    ("cuPointerGetAttribute", "to check callers' pointers, later"),
+    ("cuStreamQuery", "for memory that is handed to others, later"),
+];
+
+/// Needs something of its own to be called.
+const CALLED_ELSEWHERE: [(&str, &str); 3] = [
+    ("cuStreamWaitEvent", "sharing.rs: device_tensors_wait_for_the_callers_event"),
+    (
+        "cuMemGetInfo_v2",
+        "driver.rs: too_little_device_memory_says_what_was_needed_and_what_was_free",
+    ),
+    ("cuMemcpyBatchAsync", "the form of 12.8 is taken where the form of 13.0 is not there"),
+];
+
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    route: Route,
+    version: u64,
+}
+
+const WAYS: [Way; 4] = [
+    Way { route: Route::Pinned, version: 13000 },
+    Way { route: Route::Pinned, version: 12080 },
+    Way { route: Route::Pinned, version: 12000 },
+    Way { route: Route::Pageable, version: 13000 },
+];
+
+#[test]
+fn every_function_of_the_driver_may_fail_at_any_call() {
+    let model = model();
+    for way in WAYS {
+        for function in FakeCuda::exported() {
+            for nth in 1.. {
+                if !fails_well(&model, way, function, nth) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Whether the function was called `nth` times, and so failed.
+fn fails_well(model: &Arc<Model>, way: Way, function: &str, nth: u64) -> bool {
+    let what = format!("{way:?}, call {nth} of {function}");
+    let config = Config { version: way.version, copy_delay_us: 30, ..Config::default() };
+    let fake = Fake::new(config);
+    let loader = fake.loader(options(SETTINGS));
+    fake.cuda.fail(function, nth, INVALID_VALUE, Mode::Once);
+    let result = loader.load_model(model, on_cuda(way.route));
+    let digests = |loaded: &weightlift::Loaded| {
+        loaded.tensors.iter().map(weightlift::Tensor::digest).collect::<Result<Vec<_>, _>>()
+    };
+    match result {
+        Ok(loaded) => {
+            // It may still fail now, when the bytes come back, and then only once.
+            let _ = digests(&loaded);
+            assert_same(&loaded, &specs());
+        }
+        Err(error) => {
+            assert!(
+                !matches!(error.kind(), ErrorKind::Internal | ErrorKind::Cancelled),
+                "{what}: {error:?}"
+            );
+            assert!(
+                error.value("status").is_some() || error.value("function").is_some(),
+                "{what}: {error:?}"
+            );
+        }
+    }
+    let again = loader
+        .load_model(model, on_cuda(way.route))
+        .unwrap_or_else(|error| panic!("{what}: {error:?}"));
+    let _ = digests(&again);
+    assert_same(&again, &specs());
+    drop(again);
+    let fired = fake.cuda.calls(function) >= nth;
+    loader.release();
+    let given_up = loader.quarantined();
+    drop(loader);
+    let fired = fired || fake.cuda.calls(function) >= nth;
+    let live = fake.cuda.live();
+    assert_eq!(fake.cuda.violations(), Vec::<String>::new(), "{what}");
+    let handles = live.streams + live.events + live.retained;
+    assert!(handles <= given_up.handles, "{what}: {live:?} left, {given_up:?} counted");
+    let memory = live.allocations + live.registrations;
+    assert!(memory == 0 || given_up.bytes > 0, "{what}: {live:?} left, {given_up:?} counted");
+    fired
+}
+
+#[test]
+fn every_function_is_failed_somewhere_or_has_a_reason_not_to_be() {
+    let model = model();
+    let mut called = vec![0; FakeCuda::exported().len()];
+    for way in WAYS {
+        let fake = Fake::new(Config { version: way.version, ..Config::default() });
+        let loader = fake.loader(options(SETTINGS));
+        let loaded = loader.load_model(&model, on_cuda(way.route)).unwrap();
+        assert_same(&loaded, &specs());
+        drop((loaded, loader));
+        for (count, function) in called.iter_mut().zip(FakeCuda::exported()) {
+            *count += fake.cuda.calls(function);
+        }
+    }
+    for (count, function) in called.iter().zip(FakeCuda::exported()) {
+        let excused = |list: &[(&str, &str)]| list.iter().any(|(name, _)| name == function);
+        if excused(&NOT_CALLED) {
+            assert_eq!(*count, 0, "{function} is called: take it off the list");
+        } else if !excused(&CALLED_ELSEWHERE) {
+            assert!(*count > 0, "{function} is never called: test it or say why");
+        }
+    }
+}
+
+/// `auto` goes on where only the pinning fails: smaller first, then without, and remembers.
+#[test]
+fn a_ring_that_cannot_be_pinned_is_halved_then_pageable_and_remembered() {
+    let model = model();
+    let request = || Request::new().device(DeviceChoice::Cuda(0));
+    let bytes: u64 = specs().iter().map(|spec| spec.bytes.len() as u64).sum();
+
+    let fake = Fake::new(Config { register_limit: 40 << 10, ..Config::default() });
+    let loader = fake.loader(options(SETTINGS));
+    for _ in 0..2 {
+        let loaded = loader.load_model(&model, request()).unwrap();
+        assert_same(&loaded, &specs());
+        assert_eq!(
+            (loaded.report.route().as_str(), loaded.report.pinned_bytes),
+            ("pinned", 32 << 10)
+        );
+        assert!(
+            loaded.report.decisions.iter().any(|decision| decision.what == "staging"),
+            "{:?}",
+            loaded.report.decisions
+        );
+    }
+    assert_eq!(fake.cuda.calls("cuMemHostRegister_v2"), 2, "what could be pinned is remembered");
+    drop(loader);
+    fake.assert_clean();
+    drop(fake);
+
+    let fake = Fake::new(Config { register_limit: 0, ..Config::default() });
+    let loader = fake.loader(options(SETTINGS));
+    let mut calls = 0;
+    for round in 0..2 {
+        let loaded = loader.load_model(&model, request()).unwrap();
+        assert_same(&loaded, &specs());
+        let report = &loaded.report;
+        assert_eq!((report.route().as_str(), report.pinned_bytes), ("pageable", 0));
+        let fallback = &report.fallbacks[0];
+        assert_eq!(
+            (fallback.from.as_str(), fallback.to.as_str(), fallback.bytes),
+            ("pinned", "pageable", bytes)
+        );
+        assert!(fallback.reason.contains("could not be pinned"), "{}", fallback.reason);
+        if round == 0 {
+            calls = fake.cuda.calls("cuMemHostRegister_v2");
+            assert!(calls >= 3, "halved: {calls}");
+        }
+    }
+    assert_eq!(fake.cuda.calls("cuMemHostRegister_v2"), calls, "the failure is remembered");
+    let error = loader.load_model(&model, on_cuda(Route::Pinned)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PinFailed, "a forced route does not fall back");
+    drop(loader);
+    fake.assert_clean();
+}
+
+/// An error that spoils the context: told, nothing touched again, and told again.
+#[test]
+fn a_spoilt_context_is_told_at_once_and_from_then_on() {
+    let model = model();
+    for nth in [1, 3, 7] {
+        let fake = Fake::new(Config { copy_delay_us: 50, ..Config::default() });
+        let loader = fake.loader(options(SETTINGS));
+        fake.cuda.fail_copy(nth, ILLEGAL_ADDRESS);
+        let error = loader.load_model(&model, on_cuda(Route::Pinned)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error:?}");
+        let again = loader.load_model(&model, on_cuda(Route::Pinned)).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Poisoned, "{again:?}");
+        assert!(again.get_hint().unwrap().contains("new process"));
+        let other = fake.loader(Options::default());
+        let error = other.load_model(&model, on_cuda(Route::Pinned)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Cuda), "{error:?}");
+        let on_host = loader.load_model(&model, crate::on_host()).unwrap();
+        assert_same(&on_host, &specs());
+        loader.release();
+        assert!(loader.quarantined().bytes > 0, "what may still be written to is given up");
+        drop((loader, other));
+        fake.assert_no_violations();
+    }
+}
+
+#[test]
+fn memory_that_runs_out_at_any_allocation_leaves_nothing() {
+    let model = model();
+    let fake = Fake::new(Config { memory: 60_000, ..Config::default() });
+    let loader = fake.loader(options(SETTINGS));
+    for _ in 0..3 {
+        let error = loader.load_model(&model, on_cuda(Route::Pinned)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfDeviceMemory);
+        assert_eq!(fake.cuda.live().allocations, 0);
+    }
+    let some = on_cuda(Route::Pinned).tensors(["t1"]);
+    loader.load_model(&model, some).expect("a smaller load fits");
+    drop(loader);
+    fake.assert_clean();
+    let _ = Loader::default();
+}
