@@ -1,2 +1,54 @@
-//! (to be written)
-fn main() {}
+//! The project's chores: `cargo xtask <command>`.
+
+mod cargo;
+mod fake_cuda;
+mod layers;
+mod python;
+mod runner;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+Usage: cargo xtask <command>
+
+Commands:
+  test            set up what the tests need, run all of them, print the counts
+  layers          check who may import whom, where unsafe and cfg may stand
+  layers --table  print the import table as Markdown
+  fake-cuda       build the driver for tests as libcuda.so.1 and print its folder
+";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["test"] => test::run(),
+        ["layers"] => layers::run(),
+        ["layers", "--table"] => {
+            print!("{}", layers::table::markdown());
+            Ok(ExitCode::SUCCESS)
+        }
+        ["fake-cuda"] => {
+            println!("{}", fake_cuda::build()?.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        [] | ["help" | "-h" | "--help"] => {
+            print!("{HELP}");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => bail!("unknown command `{}`\n\n{HELP}", arguments.join(" ")),
+    }
+}

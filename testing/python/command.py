@@ -1,0 +1,107 @@
+"""Runs the command weightlift and reads what it says."""
+
+import json
+import os
+import resource
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+# Nothing here is larger than a few hundred megabytes. A length from a hostile header that became
+# an allocation runs into this limit and aborts, which no test takes for an error message.
+ADDRESS_SPACE = 8 << 30
+SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Result:
+    arguments: tuple
+    code: int
+    stdout: str
+    stderr: str
+
+    def __str__(self):
+        return (
+            f"weightlift {' '.join(self.arguments)}\nexit code {self.code}\n"
+            f"stdout: {self.stdout[:4000]}\nstderr: {self.stderr[:4000]}"
+        )
+
+    def json(self):
+        """Standard output, all of it one JSON value."""
+
+        def refuse(word):
+            raise AssertionError(f"{word} is not JSON\n{self}")
+
+        try:
+            return json.loads(self.stdout, parse_constant=refuse)
+        except json.JSONDecodeError as error:
+            raise AssertionError(f"not JSON: {error}\n{self}") from None
+
+    def expect(self, code):
+        assert self.code == code, f"expected exit code {code}\n{self}"
+        return self
+
+    def error_line(self):
+        """The one line that tells the user what went wrong."""
+        assert "panicked" not in self.stderr, str(self)
+        lines = [line for line in self.stderr.splitlines() if line.startswith("error:")]
+        assert len(lines) == 1, f"expected one line `error: ...`\n{self}"
+        assert lines[0].removeprefix("error:").strip(), str(self)
+        return lines[0]
+
+
+class Command:
+    def __init__(self, binary: Path, fake_cuda: Path):
+        self.binary = binary
+        self.fake_cuda = fake_cuda
+
+    def environment(self, gpu: bool):
+        """Without a GPU whatever this machine has, or with the fake driver's."""
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("WEIGHTLIFT_", "CUDA_", "RUST_", "LD_"))
+        }
+        if gpu:
+            kept["LD_LIBRARY_PATH"] = str(self.fake_cuda)
+        return kept
+
+    def start(self, *arguments, gpu=False):
+        arguments = [str(argument) for argument in arguments]
+        # Paths in reports must not depend on where the command was started.
+        return subprocess.Popen(
+            [str(self.binary), *arguments],
+            cwd=tempfile.gettempdir(),
+            env=self.environment(gpu),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=_limit_address_space,
+        )
+
+    def run(self, *arguments, gpu=False) -> Result:
+        process = self.start(*arguments, gpu=gpu)
+        try:
+            stdout, stderr = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stdout, stderr = process.communicate()
+            raise AssertionError(
+                f"weightlift {arguments} hung for {SECONDS} s\n{stdout}\n{stderr}"
+            ) from None
+        return Result(tuple(map(str, arguments)), process.returncode, _text(stdout), _text(stderr))
+
+    def load(self, path, *options, gpu=False) -> Result:
+        return self.run("load", path, *options, "--digest", "--json", gpu=gpu)
+
+    def inspect(self, path) -> Result:
+        return self.run("inspect", path, "--json")
+
+
+def _text(output: bytes) -> str:
+    return output.decode("utf-8")
+
+
+def _limit_address_space():
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
