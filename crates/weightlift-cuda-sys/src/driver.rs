@@ -13,6 +13,7 @@ use crate::ffi::{
     CuContext, CuDevice, CuDevicePtr, CuEvent, CuMemcpyAttributes, CuStatus, CuStream, CuUuid,
 };
 use crate::find::{self, LoadError};
+use crate::platform;
 
 impl Driver {
     /// Opens the driver and resolves its functions; does not call `cuInit`.
@@ -27,7 +28,7 @@ impl Driver {
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let names: Vec<&Path> = match explicit {
             Some(path) => vec![path],
-            None => find::DRIVER_NAMES.iter().map(Path::new).collect(),
+            None => platform::DRIVER_NAMES.iter().map(Path::new).collect(),
         };
         let mut tried = Vec::new();
         for name in names {

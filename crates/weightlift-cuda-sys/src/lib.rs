@@ -18,6 +18,12 @@
 mod driver;
 mod ffi;
 mod find;
+#[cfg(not(windows))]
+#[path = "find_unix.rs"]
+mod platform;
+#[cfg(windows)]
+#[path = "find_windows.rs"]
+mod platform;
 
 pub use driver::Driver;
 pub use ffi::*;

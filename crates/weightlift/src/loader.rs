@@ -1,12 +1,10 @@
 //! The face of the library: a loader, and what can be asked of it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use crate::device::cuda::Platform;
 use crate::error::{Error, Result};
-use crate::load::{self, From, Loaded, Request, Staging};
-use crate::memory::Quarantine;
+use crate::load::{self, Engine, From, Loaded, Request};
 use crate::options::{DeviceChoice, Options};
 use crate::plan::{self, Plan};
 use crate::report::Quarantined;
@@ -27,29 +25,23 @@ use crate::source::Model;
 /// # Ok::<(), weightlift::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Loader {
-    options: Options,
-    library: Option<PathBuf>,
-    platform: Mutex<Option<Arc<Platform>>>,
-    pub(crate) staging: Staging,
-    pub(crate) quarantine: Arc<Quarantine>,
-}
+pub struct Loader(Engine);
 
 impl Loader {
     /// A loader with these settings. Touches neither the driver nor memory before a load does.
     pub fn new(options: Options) -> Self {
-        Self { options, ..Self::default() }
+        Self(Engine::new(options))
     }
 
     /// Takes the CUDA driver from this library instead of looking for it.
     pub fn with_driver(mut self, library: impl Into<PathBuf>) -> Self {
-        self.library = Some(library.into());
+        self.0.library = Some(library.into());
         self
     }
 
     /// The settings.
     pub fn options(&self) -> &Options {
-        &self.options
+        &self.0.options
     }
 
     /// Opens the model at `path` and loads what `request` asks for.
@@ -66,7 +58,7 @@ impl Loader {
         // A path that leads nowhere is not worth starting a driver for.
         std::fs::metadata(path)
             .map_err(|error| Error::io(error, "find the model", path.display()))?;
-        load::load(self, From::Path(path), request)
+        load::load(&self.0, From::Path(path), request)
     }
 
     /// Loads from a model that is open. `seconds.open` and `total` count its opening too.
@@ -75,7 +67,7 @@ impl Loader {
     ///
     /// As [`load`](Self::load).
     pub fn load_model(&self, model: &Arc<Model>, request: Request<'_>) -> Result<Loaded> {
-        load::load(self, From::Opened(model), request)
+        load::load(&self.0, From::Opened(model), request)
     }
 
     /// The plan that a load of these tensors would follow, without loading: with staging memory
@@ -86,12 +78,12 @@ impl Loader {
     /// `NotFound` if a pattern matches no tensor, `InvalidOption` for a budget too small.
     pub fn plan(&self, model: &Model, request: &Request<'_>) -> Result<Plan> {
         let wanted = load::select(model, request.patterns())?;
-        let threads = request.reading_threads_or(&self.options);
+        let threads = request.reading_threads_or(self.options());
         let readers = crate::route::readers(threads, crate::system::processors());
         let bytes = load::bytes_of(model, &wanted);
-        let staged = request.device_or(&self.options) != DeviceChoice::Host;
-        let budget = if staged { self.options.staging_budget() } else { u64::MAX };
-        let geometry = plan::Geometry::new(&self.options, budget, bytes, readers)?;
+        let staged = request.device_or(self.options()) != DeviceChoice::Host;
+        let budget = if staged { self.options().staging_budget() } else { u64::MAX };
+        let geometry = plan::Geometry::new(self.options(), budget, bytes, readers)?;
         Ok(plan::build(
             model.index(),
             &load::storages_of(model, &wanted),
@@ -103,30 +95,13 @@ impl Loader {
     /// Gives back the staging memory and the contexts that no tensor needs. The next load
     /// takes them again. Loads that are under way keep what they use.
     pub fn release(&self) {
-        self.staging.release();
-        if let Some(platform) = &*self.platform() {
-            platform.release();
-        }
+        self.0.release();
     }
 
     /// Memory given up because it could not be proved idle, and handles that could not be
     /// destroyed, so far.
     pub fn quarantined(&self) -> Quarantined {
-        Quarantined { bytes: self.quarantine.bytes(), handles: self.quarantine.handles() }
-    }
-
-    /// The driver: found at the first call, which may fail again and again where there is none.
-    pub(crate) fn driver(&self) -> Result<Arc<Platform>> {
-        let mut platform = self.platform();
-        if let Some(platform) = &*platform {
-            return Ok(platform.clone());
-        }
-        let found = Arc::new(Platform::find(self.library.as_deref(), self.quarantine.clone())?);
-        Ok(platform.insert(found).clone())
-    }
-
-    fn platform(&self) -> MutexGuard<'_, Option<Arc<Platform>>> {
-        self.platform.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.quarantined()
     }
 }
 

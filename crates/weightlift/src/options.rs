@@ -350,7 +350,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
 
 /// A size in the largest binary unit that prints it exactly.
 pub fn format_size(bytes: u64) -> String {
-    let binary = UNITS[..4].iter().find(|(_, factor)| bytes != 0 && bytes % factor == 0);
+    let binary = UNITS[..4].iter().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor));
     match binary {
         Some((name, factor)) => format!("{}{name}", bytes / factor),
         None => bytes.to_string(),
@@ -362,7 +362,7 @@ fn size(name: &str, value: &str) -> Result<u64> {
 }
 
 fn whole_blocks(name: &str, bytes: u64) -> Result<u64> {
-    if bytes % SMALLEST_BLOCK == 0 && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&bytes) {
+    if bytes.is_multiple_of(SMALLEST_BLOCK) && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&bytes) {
         Ok(bytes)
     } else {
         Err(refused(name, &bytes.to_string(), "a multiple of 4KiB, from 4KiB to 1GiB"))

@@ -92,6 +92,8 @@ pub const UNSAFE: &[&str] = &[
     "crates/weightlift/src/device/cuda/",
     // Tests from outside play the owner of GPU memory, who vouches for it.
     "crates/weightlift/tests/",
+    // Measures the bus as a program of its own would, through the driver.
+    "crates/weightlift/examples/ceilings.rs",
 ];
 
 /// What a `cfg` may ask about only in the files named by [`may_ask_for_platform`].

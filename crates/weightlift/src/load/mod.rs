@@ -2,6 +2,7 @@
 
 mod cancel;
 mod destination;
+mod engine;
 mod request;
 mod select;
 mod staging;
@@ -15,7 +16,6 @@ use weightlift_index::{Index, TensorInfo};
 
 use crate::device::{CopyQueue, Device, DeviceId, Location};
 use crate::error::{Error, ErrorKind, Result};
-use crate::loader::Loader;
 use crate::options::{Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
@@ -26,12 +26,12 @@ use crate::tensor::Tensor;
 
 pub use cancel::CancelToken;
 pub use destination::{Destination, Wanted};
+pub(crate) use engine::Engine;
 pub use request::{Event, Request};
 pub(crate) use select::{bytes_of, select, storages_of};
-pub(crate) use staging::Staging;
 
 use destination::HostTargets;
-use staging::Need;
+use staging::{Need, Staging};
 use start::Start;
 
 /// What a load brought.
@@ -58,12 +58,12 @@ pub(crate) enum From<'a> {
 }
 
 /// Opens the model, if it is not open, and loads from it.
-pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) -> Result<Loaded> {
+pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) -> Result<Loaded> {
     let started = Instant::now();
     let mut report = Report { schema: 1, ..Report::default() };
-    let options = loader.options();
+    let options = &engine.options;
     let (asked, threads) = (request.route_or(options), request.reading_threads_or(options));
-    let mut start = Start::begin(loader, request.device_or(options), asked, &mut report)?;
+    let mut start = Start::begin(engine, request.device_or(options), asked, &mut report)?;
     route::choose(start.id(), asked, threads)?;
 
     // While the driver starts: open the model, and further down plan and begin to read.
@@ -75,7 +75,7 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
     let cancel = request.cancel.clone();
     let cancelled = move || cancel.is_cancelled();
     let mut conductor = Conductor {
-        loader,
+        engine,
         model: &model,
         wanted: &wanted,
         bytes: bytes_of(&model, &wanted),
@@ -88,8 +88,8 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
     let ran = loop {
         let (route, why) = route::choose(start.id(), asked, threads)?;
         let ended = match start.id() {
-            DeviceId::Host => conductor.into_host(),
-            DeviceId::Cuda(_) => conductor.onto_device(&mut start, route, asked),
+            DeviceId::Host => conductor.load_to_host(),
+            DeviceId::Cuda(_) => conductor.load_to_device(&mut start, route, asked),
         };
         match ended? {
             Ended::Done(ran) => {
@@ -107,7 +107,7 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
     report.block_size = ran.plan.block_size;
     report.piece_size = ran.plan.piece_size;
     report.skipped_tensors = model.index().skipped_tensors;
-    report.quarantined = loader.quarantined();
+    report.quarantined = engine.quarantined();
     count(&mut report, &model, &ran);
     let since = |instant: Option<Instant>| {
         instant.map_or(0.0, |instant| instant.duration_since(started).as_secs_f64())
@@ -136,7 +136,7 @@ pub(crate) fn load(loader: &Loader, from: From<'_>, mut request: Request<'_>) ->
 
 /// Drives runs and tells the caller about them.
 struct Conductor<'r, 'a> {
-    loader: &'r Loader,
+    engine: &'r Engine,
     model: &'r Model,
     wanted: &'r [usize],
     bytes: u64,
@@ -165,9 +165,9 @@ struct Ran {
 }
 
 impl Conductor<'_, '_> {
-    fn into_host(&mut self) -> Result<Ended> {
+    fn load_to_host(&mut self) -> Result<Ended> {
         // Nothing is staged: the budget does not bound the pieces.
-        let options = self.loader.options();
+        let options = &self.engine.options;
         let geometry = Geometry::new(options, u64::MAX, self.bytes, self.readers)?;
         let plan = self.plan(geometry.block_size, geometry.piece_size);
         let by_storage = select::tensors_by_storage(self.model.index(), self.wanted, &plan);
@@ -189,21 +189,21 @@ impl Conductor<'_, '_> {
         Ok(Ended::Done(Box::new(Ran { plan, route: Route::Host, locations, measures, delivered })))
     }
 
-    fn onto_device(
+    fn load_to_device(
         &mut self,
         start: &mut Start,
         route: Route,
         asked: RouteChoice,
     ) -> Result<Ended> {
-        let options = self.loader.options();
+        let options = &self.engine.options;
         let need = Need {
             options,
             bytes: self.bytes,
             readers: self.readers,
-            quarantine: &self.loader.quarantine,
+            quarantine: &self.engine.quarantine,
             cancelled: self.cancelled,
         };
-        let staging = &self.loader.staging;
+        let staging = &self.engine.staging;
         let (mut claim, route) = match route {
             Route::Pinned => match staging.to_be_pinned(&need, asked != RouteChoice::Auto) {
                 Err(error)

@@ -27,11 +27,14 @@ pub struct Request<'a> {
     pub(super) open: OpenOptions,
     pub(super) cancel: CancelToken,
     pub(super) provide: Option<Box<ProvideFor<'a>>>,
-    pub(super) on_event: Option<Box<dyn FnMut(Event<'_>) + 'a>>,
+    pub(super) on_event: Option<Box<Tell<'a>>>,
 }
 
 /// Provides memory for what is wanted.
 type ProvideFor<'a> = dyn FnMut(&Wanted<'_>) -> Result<Destination> + 'a;
+
+/// Tells what happens.
+type Tell<'a> = dyn FnMut(Event<'_>) + 'a;
 
 /// What happens in a load, told on the calling thread.
 #[derive(Debug, Clone, Copy)]

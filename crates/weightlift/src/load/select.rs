@@ -44,11 +44,8 @@ fn not_found(index: &Index, pattern: &str) -> Error {
     let kind = ErrorKind::Format(weightlift_index::ErrorKind::NotFound);
     let error = Error::new(kind, "no tensor of the model has such a name").with("tensor", pattern);
     let near = index.near_names(pattern, 3);
-    if near.is_empty() {
-        error.with("tensors", index.tensors.len())
-    } else {
-        error.with("near", near.join(", ")).hint("`weightlift inspect` lists all names")
-    }
+    let error = if near.is_empty() { error } else { error.with("near", near.join(", ")) };
+    error.hint("`weightlift inspect` lists all names")
 }
 
 /// The storages of these tensors; a tied one stands once per tensor.

@@ -5,10 +5,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use crate::device::DeviceId;
 use crate::device::cuda::CudaDevice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::loader::Loader;
 use crate::options::{DeviceChoice, Route, RouteChoice};
 use crate::report::{Fallback, Report};
 
@@ -33,7 +33,7 @@ const CANCEL_POLL: Duration = Duration::from_millis(20);
 impl Start {
     /// Looks for the driver where the choice needs one, and starts it if it is not up.
     pub(super) fn begin(
-        loader: &Loader,
+        engine: &Engine,
         device: DeviceChoice,
         route: RouteChoice,
         report: &mut Report,
@@ -44,7 +44,7 @@ impl Start {
             report.decide("device", DeviceId::Host, "asked for");
             return Ok(Self::Host);
         }
-        let found = loader.driver().and_then(|platform| {
+        let found = engine.driver().and_then(|platform| {
             let ordinal = match device {
                 DeviceChoice::Cuda(ordinal) => ordinal,
                 _ => platform.current_ordinal()?,

@@ -5,7 +5,6 @@ use weightlift_index::{Index, SourceId, StorageId};
 use super::{Block, Copy, Piece, Plan, PlannedStorage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, SMALLEST_BLOCK};
-use crate::system::PAGE;
 
 /// How large blocks and pieces are, how many blocks there are, and who reads.
 ///
@@ -40,7 +39,8 @@ impl Geometry {
         // Two blocks at least: one is filled while the other is copied. A model smaller than a
         // block needs no more than its own size: one page more, because its first byte keeps
         // its place within a page.
-        let whole = whole_pages(bytes.saturating_add(PAGE as u64 - 1)).saturating_add(PAGE as u64);
+        let whole =
+            whole_pages(bytes.saturating_add(SMALLEST_BLOCK - 1)).saturating_add(SMALLEST_BLOCK);
         let block_size =
             options.block_size().min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
         let needed = bytes.div_ceil(block_size).saturating_add(1);
@@ -64,7 +64,7 @@ impl Geometry {
 }
 
 fn whole_pages(bytes: u64) -> u64 {
-    bytes / PAGE as u64 * PAGE as u64
+    bytes / SMALLEST_BLOCK * SMALLEST_BLOCK
 }
 
 /// Plans to load `wanted` storages of `index` once each. Numbers given twice count once.
@@ -140,7 +140,7 @@ impl Builder {
     /// continues it, otherwise at the next place of equal remainder modulo a page. Opens a new
     /// block if there is none.
     fn place(&mut self, source: SourceId, offset: u64) -> u64 {
-        let page = PAGE as u64;
+        let page = SMALLEST_BLOCK;
         if let Some(last) = self.plan.pieces.get(self.first_piece..).and_then(<[Piece]>::last)
             && last.source == source
             && last.offset + last.length == offset
@@ -170,7 +170,7 @@ impl Builder {
                     if last.source == source
                         && last.offset + last.length == offset
                         && last.block_offset + last.length == block_offset
-                        && block_offset % piece_size != 0 =>
+                        && !block_offset.is_multiple_of(piece_size) =>
                 {
                     last.length += step;
                 }

@@ -37,7 +37,7 @@ pub trait Source: fmt::Debug + Send + Sync {
 /// A source opened for one reader.
 pub trait OpenSource: Send {
     /// Reads at `offset` into the buffers, in order; how many bytes came, 0 at the end. May
-    /// come short and may be interrupted: [`crate::read`] deals with both.
+    /// come short and may be interrupted: whoever calls deals with both.
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize>;
 }
 

@@ -12,7 +12,7 @@ use weightlift_index::{Index, Limits};
 use super::file_linux::read_exact_at;
 use super::folder::Folder;
 use super::{LocalFile, Source};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A model whose headers are read and checked. Holds no file open.
 ///
@@ -84,7 +84,7 @@ impl Model {
                 .zip(&sources)
                 .all(|(info, source)| info.length == source.length());
         if !same {
-            let kind = crate::ErrorKind::Format(weightlift_index::ErrorKind::SizeMismatch);
+            let kind = ErrorKind::Format(weightlift_index::ErrorKind::SizeMismatch);
             return Err(Error::new(kind, "the sources are not those of the index"));
         }
         Ok(Self { path: PathBuf::new(), index, sources, open_time: Duration::ZERO })
@@ -131,7 +131,7 @@ fn open_index(folder: &Folder, path: &Path, options: &OpenOptions) -> Result<Ope
     let (_, file) = LocalFile::open_new(path.to_owned(), &name.to_string())?;
     let length = file.metadata().map_err(|error| Error::io(error, "read", name.to_string()))?.len();
     if length > options.limits.index_bytes {
-        let kind = crate::ErrorKind::Format(weightlift_index::ErrorKind::LimitExceeded);
+        let kind = ErrorKind::Format(weightlift_index::ErrorKind::LimitExceeded);
         return Err(Error::new(kind, "the shard index is larger than the limit")
             .with("file", name)
             .with("actual", length)
@@ -144,8 +144,9 @@ fn open_index(folder: &Folder, path: &Path, options: &OpenOptions) -> Result<Ope
     let index = shards::parse_index(&json, &options.limits)
         .map_err(|error| in_file(error, &name.to_string()))?;
     shards::check_present(&index, |shard| folder.has(shard))?;
-    let open = |shard: &Box<str>| open_file(folder.resolve(shard)?, shard, options);
-    assemble(index.shards.iter().map(open).collect::<Result<_>>()?, Some(&index))
+    let open = |shard: &str| open_file(folder.resolve(shard)?, shard, options);
+    let files = index.shards.iter().map(|shard| open(shard)).collect::<Result<_>>()?;
+    assemble(files, Some(&index))
 }
 
 fn assemble(files: Vec<(LocalFile, Header)>, index: Option<&ShardIndex>) -> Result<Opened> {
