@@ -106,7 +106,7 @@ impl OpenSource for Opened {
         match self.0.fault {
             Fault::Short(longest) => most = 1 + number.wrapping_mul(0x9e37_79b9) % longest,
             Fault::Interrupted if number % 2 == 1 => return Err(io::ErrorKind::Interrupted.into()),
-            Fault::WouldBlock(times) if number % (times + 1) != 0 => {
+            Fault::WouldBlock(times) if !number.is_multiple_of(times + 1) => {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             Fault::Errno(nth, errno) if number == nth => {

@@ -15,7 +15,7 @@ const ILLEGAL_ADDRESS: u32 = 700;
 const SETTINGS: &str = "reading_threads=3,block_size=16KiB,piece_size=4KiB,staging_budget=48KiB";
 
 fn specs() -> Vec<Spec> {
-    let length = |number: usize| if number % 5 == 0 { 8192 } else { 1900 + number };
+    let length = |number: usize| if number.is_multiple_of(5) { 8192 } else { 1900 + number };
     (0..24)
         .map(|number| Spec::u8(format!("t{number}"), vec![number as u8; length(number)]))
         .collect()

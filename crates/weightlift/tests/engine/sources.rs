@@ -99,7 +99,8 @@ fn a_source_that_changed_is_an_error_before_and_after() {
 /// FS-16: truncated, rewritten in place, replaced: each is told; a chmod is nothing.
 #[test]
 fn a_file_that_changes_while_it_is_loaded_is_told_in_what() {
-    let changes: [(&str, fn(&std::path::Path)); 4] = [
+    type Change = fn(&std::path::Path);
+    let changes: [(&str, Change); 4] = [
         ("length", |path| {
             fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap()
         }),
@@ -338,7 +339,7 @@ fn links_out_of_the_folder_are_refused_except_into_the_hubs_blobs() {
 fn another_users_file_is_a_clear_error() {
     use std::os::unix::fs::PermissionsExt;
     let written = Written::single(specs(), 0);
-    fs::set_permissions(written.path(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(written.path(), fs::Permissions::from_mode(0o0)).unwrap();
     if rustix::process::geteuid().is_root() {
         testkit::skipped("another_users_file_is_a_clear_error", "root may read everything");
         return;
