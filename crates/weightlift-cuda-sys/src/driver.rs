@@ -50,6 +50,14 @@ impl Driver {
         Err(LoadError::NotFound { tried })
     }
 
+    /// Whether the library is in this process already, opened by anybody. Loads nothing.
+    pub fn is_loaded(explicit: Option<&Path>) -> bool {
+        match explicit {
+            Some(path) => platform::is_loaded(path),
+            None => platform::DRIVER_NAMES.iter().any(|name| platform::is_loaded(Path::new(name))),
+        }
+    }
+
     /// The name or path that the library was opened by.
     pub fn path(&self) -> &Path {
         &self.path

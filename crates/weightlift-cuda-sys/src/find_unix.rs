@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use libloading::Library;
+use libloading::os::unix;
 
 /// The driver's names, best first. `libcuda.so` alone exists where only the development link is
 /// installed; under WSL the driver lies in a folder of Windows that not every distribution's
@@ -17,4 +18,13 @@ pub(crate) const DRIVER_NAMES: &[&str] =
 pub(crate) unsafe fn open(name: &Path) -> Result<Library, libloading::Error> {
     // SAFETY: as promised by the caller.
     unsafe { Library::new(name) }
+}
+
+/// Whether the library of this name is in the process.
+pub(crate) fn is_loaded(name: &Path) -> bool {
+    /// `RTLD_NOLOAD`: find, but do not load. The value of Linux.
+    const NOLOAD: i32 = 4;
+    // SAFETY: nothing is loaded, so no initialiser runs; the handle is closed again at once and
+    // whoever loaded the library keeps it.
+    unsafe { unix::Library::open(Some(name), unix::RTLD_LAZY | NOLOAD).is_ok() }
 }

@@ -24,3 +24,8 @@ pub(crate) unsafe fn open(name: &Path) -> Result<Library, libloading::Error> {
     unsafe { windows::Library::load_with_flags(name, windows::LOAD_LIBRARY_SEARCH_SYSTEM32) }
         .map(Library::from)
 }
+
+/// Whether the library of this name is in the process.
+pub(crate) fn is_loaded(name: &Path) -> bool {
+    windows::Library::open_already_loaded(name).is_ok()
+}

@@ -81,9 +81,12 @@ impl Loader {
         let threads = request.reading_threads_or(self.options());
         let readers = crate::route::readers(threads, crate::system::processors());
         let bytes = load::bytes_of(model, &wanted);
-        let staged = request.device_or(self.options()) != DeviceChoice::Host;
-        let budget = if staged { self.options().staging_budget() } else { u64::MAX };
-        let geometry = plan::Geometry::new(self.options(), budget, bytes, readers)?;
+        let geometry = if request.device_or(self.options()) == DeviceChoice::Host {
+            plan::Geometry::for_host(self.options(), readers)
+        } else {
+            let budget = self.options().staging_budget();
+            plan::Geometry::new(self.options(), budget, bytes, readers)?
+        };
         Ok(plan::build(
             model.index(),
             &load::storages_of(model, &wanted),

@@ -112,7 +112,7 @@ pub struct Options {
     /// How many threads read.
     pub reading_threads: ReadingThreads,
     block_size: u64,
-    piece_size: u64,
+    piece_size: Option<u64>,
     staging_budget: u64,
 }
 
@@ -122,11 +122,11 @@ impl Default for Options {
             device: DeviceChoice::Auto,
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
-            // 16 MiB blocks, 1 MiB pieces, 64 MiB in all: 99.7 % of the bus on one H200
+            // 16 MiB blocks, pieces of 1 MiB (plan/build.rs), 64 MiB in all: 99.7 % of the bus on one H200
             // (PCIe 5 x16, 12 readers); 8 MiB blocks and 32 MiB in all reach 98 %.
             // docs/benchmarks.md has the figures.
             block_size: 16 << 20,
-            piece_size: 1 << 20,
+            piece_size: None,
             staging_budget: 64 << 20,
         }
     }
@@ -145,7 +145,8 @@ impl Options {
             "route" => self.route = value.parse()?,
             "reading_threads" => self.reading_threads = value.parse()?,
             "block_size" => self.set_block_size(size(name, value)?)?,
-            "piece_size" => self.set_piece_size(size(name, value)?)?,
+            "piece_size" if value == "auto" => self.set_piece_size(None)?,
+            "piece_size" => self.set_piece_size(Some(size(name, value)?))?,
             "staging_budget" => self.set_staging_budget(size(name, value)?)?,
             _ => return Err(unknown(name)),
         }
@@ -164,15 +165,16 @@ impl Options {
         Ok(())
     }
 
-    /// Bytes of a piece, the unit of reading. 1 MiB unless set; never more than a block.
-    pub fn piece_size(&self) -> u64 {
+    /// Bytes of a piece, the unit of reading; never more than a block. `None`, spelled `auto`,
+    /// leaves it to weightlift: 1 MiB into staging memory, 4 MiB straight into host memory.
+    pub fn piece_size(&self) -> Option<u64> {
         self.piece_size
     }
 
-    /// Sets the bytes of a piece: a multiple of 4 KiB, at most 1 GiB. Anything else is an error
-    /// of kind `InvalidOption` and leaves the earlier value.
-    pub fn set_piece_size(&mut self, bytes: u64) -> Result<()> {
-        self.piece_size = whole_blocks("piece_size", bytes)?;
+    /// Sets the bytes of a piece: `None`, or a multiple of 4 KiB, at most 1 GiB. Anything else
+    /// is an error of kind `InvalidOption` and leaves the earlier value.
+    pub fn set_piece_size(&mut self, bytes: Option<u64>) -> Result<()> {
+        self.piece_size = bytes.map(|bytes| whole_blocks("piece_size", bytes)).transpose()?;
         Ok(())
     }
 
@@ -202,7 +204,7 @@ impl Options {
             "route" => self.route.to_string(),
             "reading_threads" => self.reading_threads.to_string(),
             "block_size" => format_size(self.block_size),
-            "piece_size" => format_size(self.piece_size),
+            "piece_size" => self.piece_size.map_or_else(|| "auto".to_owned(), format_size),
             "staging_budget" => format_size(self.staging_budget),
             _ => return Err(unknown(name)),
         })
@@ -393,7 +395,7 @@ mod tests {
             ("route", &["auto", "host", "pageable", "pinned"]),
             ("reading_threads", &["auto", "0", "1", "2", "64"]),
             ("block_size", &["4KiB", "12KiB", "16MiB", "1GiB"]),
-            ("piece_size", &["4KiB", "1MiB", "1020KiB"]),
+            ("piece_size", &["auto", "4KiB", "1MiB", "1020KiB"]),
             ("staging_budget", &["8KiB", "8193", "64MiB", "3GiB"]),
         ];
         for (name, values) in values {

@@ -185,6 +185,8 @@ impl fmt::Debug for Theirs {
 pub(crate) struct HostTargets {
     memories: Vec<Memory>,
     writers: Vec<Writer>,
+    /// Whether the memory is ours, and so new.
+    own: bool,
 }
 
 impl HostTargets {
@@ -206,7 +208,7 @@ impl HostTargets {
             // SAFETY: as above; tensors show the bytes only when the writers' places are gone.
             memories.push(unsafe { Memory::new(pointer, length, region.clone()) });
         }
-        Ok(Self { memories, writers })
+        Ok(Self { memories, writers, own: true })
     }
 
     /// The caller's memory.
@@ -223,7 +225,7 @@ impl HostTargets {
             // SAFETY: the same contract.
             memories.push(unsafe { Memory::new(pointer, length, destination.keep_alive) });
         }
-        Ok(Self { memories, writers })
+        Ok(Self { memories, writers, own: false })
     }
 
     /// The places of all pieces, block by block. Every byte is given out once: a storage's
@@ -239,7 +241,8 @@ impl HostTargets {
             let mut current = (0, 0);
             let mut places = VecDeque::new();
             for piece in plan.pieces_of(block) {
-                let mut place = Place::empty(keep.clone());
+                let mut place =
+                    if self.own { Place::fresh(keep.clone()) } else { Place::empty(keep.clone()) };
                 let mut wanted = piece.length;
                 while wanted > 0 {
                     if current.1 == 0 {

@@ -18,7 +18,7 @@ pub(crate) struct Engine {
     pub(crate) library: Option<PathBuf>,
     pub(super) staging: Staging,
     pub(super) quarantine: Arc<Quarantine>,
-    platform: Mutex<Option<Arc<Platform>>>,
+    platform: Arc<Mutex<Option<Arc<Platform>>>>,
 }
 
 impl Engine {
@@ -26,20 +26,31 @@ impl Engine {
         Self { options, ..Self::default() }
     }
 
-    /// The driver: found at the first call, which may fail again and again where there is none.
-    pub(super) fn driver(&self) -> Result<Arc<Platform>> {
-        let mut platform = self.platform();
-        if let Some(platform) = &*platform {
-            return Ok(platform.clone());
+    /// Finds the driver, on whichever thread calls what is returned: loading its library takes
+    /// some milliseconds.
+    pub(super) fn find_driver(&self) -> impl FnOnce() -> Result<Arc<Platform>> + Send + use<> {
+        let (slot, library) = (self.platform.clone(), self.library.clone());
+        let quarantine = self.quarantine.clone();
+        move || {
+            let mut platform = lock(&slot);
+            if let Some(platform) = &*platform {
+                return Ok(platform.clone());
+            }
+            let found = Platform::find(library.as_deref(), quarantine)?;
+            Ok(platform.insert(Arc::new(found)).clone())
         }
-        let found = Platform::find(self.library.as_deref(), self.quarantine.clone())?;
-        Ok(platform.insert(Arc::new(found)).clone())
+    }
+
+    /// Whether this process has the driver's library already, through us or another: only then
+    /// can a thread have a current device.
+    pub(super) fn has_driver(&self) -> bool {
+        lock(&self.platform).is_some() || Platform::is_loaded(self.library.as_deref())
     }
 
     /// Gives back the staging memory that no load uses and the contexts that no tensor needs.
     pub(crate) fn release(&self) {
         self.staging.release();
-        if let Some(platform) = &*self.platform() {
+        if let Some(platform) = &*lock(&self.platform) {
             platform.release();
         }
     }
@@ -47,8 +58,8 @@ impl Engine {
     pub(crate) fn quarantined(&self) -> Quarantined {
         Quarantined { bytes: self.quarantine.bytes(), handles: self.quarantine.handles() }
     }
+}
 
-    fn platform(&self) -> MutexGuard<'_, Option<Arc<Platform>>> {
-        self.platform.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(platform: &Mutex<Option<Arc<Platform>>>) -> MutexGuard<'_, Option<Arc<Platform>>> {
+    platform.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -166,9 +166,7 @@ struct Ran {
 
 impl Conductor<'_, '_> {
     fn load_to_host(&mut self) -> Result<Ended> {
-        // Nothing is staged: the budget does not bound the pieces.
-        let options = &self.engine.options;
-        let geometry = Geometry::new(options, u64::MAX, self.bytes, self.readers)?;
+        let geometry = Geometry::for_host(&self.engine.options, self.readers);
         let plan = self.plan(geometry.block_size, geometry.piece_size);
         let by_storage = select::tensors_by_storage(self.model.index(), self.wanted, &plan);
         let allocating = Instant::now();

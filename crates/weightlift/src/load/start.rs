@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use crate::device::DeviceId;
-use crate::device::cuda::CudaDevice;
+use crate::device::cuda::{CudaDevice, Platform};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{DeviceChoice, Route, RouteChoice};
 use crate::report::{Fallback, Report};
@@ -44,34 +44,55 @@ impl Start {
             report.decide("device", DeviceId::Host, "asked for");
             return Ok(Self::Host);
         }
-        let found = engine.driver().and_then(|platform| {
-            let ordinal = match device {
-                DeviceChoice::Cuda(ordinal) => ordinal,
-                _ => platform.current_ordinal()?,
+        let find = engine.find_driver();
+        // Only a library that is there already can have given the thread a device.
+        if engine.has_driver() {
+            let found = find().and_then(|platform| Self::of_thread(platform, device));
+            return match found {
+                Ok((platform, ordinal)) => {
+                    if let Some(up) = platform.retained(ordinal) {
+                        let up = up?;
+                        decide(report, ordinal, device);
+                        return Ok(Self::Up(up));
+                    }
+                    Self::on_a_thread(move || Ok(platform), ordinal, device, may_be_host, report)
+                }
+                Err(error) if may_be_host => Ok(Self::host_instead(error, report)),
+                Err(error) => Err(error),
             };
-            Ok((platform, ordinal))
-        });
-        let (platform, ordinal) = match found {
-            Ok(found) => found,
-            Err(error) if may_be_host => return Ok(Self::host_instead(error, report)),
-            Err(error) => return Err(error),
-        };
-        if let Some(up) = platform.retained(ordinal) {
-            let up = up?;
-            decide(report, ordinal, device);
-            return Ok(Self::Up(up));
         }
+        let ordinal = match device {
+            DeviceChoice::Cuda(ordinal) => ordinal,
+            _ => 0,
+        };
+        Self::on_a_thread(find, ordinal, device, may_be_host, report)
+    }
+
+    fn of_thread(platform: Arc<Platform>, device: DeviceChoice) -> Result<(Arc<Platform>, u32)> {
+        let ordinal = match device {
+            DeviceChoice::Cuda(ordinal) => ordinal,
+            _ => platform.current_ordinal()?,
+        };
+        Ok((platform, ordinal))
+    }
+
+    fn on_a_thread(
+        find: impl FnOnce() -> Result<Arc<Platform>> + Send + 'static,
+        ordinal: u32,
+        asked: DeviceChoice,
+        may_be_host: bool,
+        report: &mut Report,
+    ) -> Result<Self> {
         let (sender, result) = mpsc::sync_channel(1);
         let start = move || {
             let began = Instant::now();
-            let device = platform.device(ordinal);
+            let device = find().and_then(|platform| platform.device(ordinal));
             // The other side may have given up waiting.
             let _ = sender.send((device, began.elapsed()));
         };
         let thread = std::thread::Builder::new().name("weightlift-driver".to_owned()).spawn(start);
-        let thread =
-            thread.map_err(|error| Error::io(error, "start a thread for the driver", ""))?;
-        decide(report, ordinal, device);
+        let thread = thread.map_err(|error| Error::io(error, "start a thread", "the driver"))?;
+        decide(report, ordinal, asked);
         Ok(Self::Starting(Starting { ordinal, may_be_host, thread: Some(thread), result }))
     }
 

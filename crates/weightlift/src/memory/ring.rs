@@ -3,19 +3,31 @@
 
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::slots::{Slots, Submission};
 use super::{Completion, HostRange, Place, Quarantine, Region, Registrar, Registration, Writer};
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::PAGE;
 
 /// A row of blocks of staging memory, pinned or not.
 pub(crate) struct Ring {
     slots: Slots,
     staging: Staging,
+    touching: Touching,
     block_size: usize,
     blocks: usize,
+}
+
+/// How much one caller touches at a time: a huge page.
+const TOUCH: usize = 2 << 20;
+
+/// Which of the ring's chunks are somebody's, and how many are touched.
+#[derive(Default)]
+struct Touching {
+    next: AtomicUsize,
+    done: AtomicUsize,
 }
 
 /// The memory. Its registration ends before it is unmapped; where that cannot be done, or
@@ -41,7 +53,8 @@ impl Ring {
             may_be_read: AtomicBool::new(false),
             quarantine,
         };
-        Ok(Self { slots: Slots::new(blocks), staging, block_size, blocks })
+        let touching = Touching::default();
+        Ok(Self { slots: Slots::new(blocks), staging, touching, block_size, blocks })
     }
 
     /// Pins the whole ring, once. Blocks may be filled meanwhile; copies out of them begin
@@ -82,8 +95,30 @@ impl Ring {
         (self.slots.take_most_busy() * self.block_size) as u64
     }
 
+    /// Has the kernel give the ring's pages, together with all others who call this; returns
+    /// when all are there. See [`Place::touch`] for why a read should not be the first to touch.
+    pub(crate) fn touch(&self) {
+        let whole = self.staging.region.range();
+        let chunks = whole.length.div_ceil(TOUCH);
+        while self.touching.done.load(Ordering::Acquire) < chunks {
+            let chunk = self.touching.next.fetch_add(1, Ordering::Relaxed);
+            if chunk >= chunks {
+                std::thread::yield_now();
+                continue;
+            }
+            let start = chunk * TOUCH;
+            for at in (start..whole.length.min(start + TOUCH)).step_by(PAGE) {
+                // SAFETY: within the region. Nobody else touches it yet: blocks are given out
+                // only when all chunks are done, and each chunk is one caller's.
+                unsafe { whole.pointer.add(at).write_volatile(0) };
+            }
+            self.touching.done.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// Takes a block, waiting for one in turn; see [`Slots::acquire`].
     pub(crate) fn acquire(self: &Arc<Self>, stopped: &dyn Fn() -> bool) -> Result<OpenBlock> {
+        self.touch();
         let slot = self.slots.acquire(stopped)?;
         let hold = Hold { ring: self.clone(), slot, armed: true };
         let range = self.range(slot);

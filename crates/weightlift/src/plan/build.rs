@@ -6,6 +6,14 @@ use super::{Block, Copy, Piece, Plan, PlannedStorage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, SMALLEST_BLOCK};
 
+/// Pieces of staged loads: 12 readers share a block of 16 MiB evenly enough, and 1 MiB and
+/// 2 MiB ran equally fast on one H200 (docs/benchmarks.md).
+const STAGED_PIECE: u64 = 1 << 20;
+
+/// Pieces of loads into host memory: whole huge pages of new memory for one reader each. 1 MiB,
+/// where two readers make the same page, ran at 14 GB/s, 2 to 8 MiB at 17 (2 cores, warm).
+const HOST_PIECE: u64 = 4 << 20;
+
 /// How large blocks and pieces are, how many blocks there are, and who reads.
 ///
 /// The wishes stand in [`Options`]; a budget too small for them shrinks blocks and pieces
@@ -48,12 +56,19 @@ impl Geometry {
         Ok(Self::within(options, block_size, blocks, readers))
     }
 
+    /// For a load straight into host memory: nothing is staged, so no budget bounds it.
+    pub(crate) fn for_host(options: &Options, readers: usize) -> Self {
+        let block_size = options.block_size();
+        let piece_size = options.piece_size().unwrap_or(HOST_PIECE).min(block_size);
+        Self { block_size, blocks: 0, piece_size, readers }
+    }
+
     /// Pieces and readers for a ring that is there.
     pub(crate) fn within(options: &Options, block_size: u64, blocks: u64, readers: usize) -> Self {
         // With fewer pieces in the ring than readers some would never have a place to read
         // into: smaller pieces first, but not below 64 KiB, where a read costs more in system
         // call than in bytes.
-        let piece_size = options.piece_size().min(block_size);
+        let piece_size = options.piece_size().unwrap_or(STAGED_PIECE).min(block_size);
         let floor = piece_size.min(64 << 10);
         let share = blocks * block_size / readers.max(1) as u64 / SMALLEST_BLOCK * SMALLEST_BLOCK;
         let piece_size = piece_size.min(share.max(floor));

@@ -263,12 +263,16 @@ impl<'a> Run<'a> {
         reader: &mut dyn Reader,
         submitted: &mut dyn FnMut(Submitted),
     ) -> Result<()> {
+        if let Some(staged) = self.staged {
+            staged.ring.touch();
+        }
         let mut under_way = 0;
         loop {
             while under_way < reader.depth() && !self.stop.is_set() {
                 let number = self.next_piece.fetch_add(1, Ordering::Relaxed);
                 let Some(piece) = self.plan.pieces.get(number) else { break };
-                let place = self.place(number)?;
+                let mut place = self.place(number)?;
+                place.touch();
                 let (source, offset) = (piece.source.0 as usize, piece.offset);
                 self.activity.begin();
                 reader.submit(ReadPiece { piece: number, source, offset }, place);

@@ -120,8 +120,8 @@ fn open_folder(path: &Path, options: &OpenOptions) -> Result<Opened> {
     match choice.map_err(|error| named(error.into()))? {
         Choice::Index(name) => open_index(&folder, &folder.resolve(&name)?, options),
         Choice::Files(names) => {
-            let open = |name: &String| open_file(folder.resolve(name)?, name, options);
-            assemble(names.iter().map(open).collect::<Result<_>>()?, None)
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            assemble(open_files(&folder, &names, options)?, None)
         }
     }
 }
@@ -144,9 +144,41 @@ fn open_index(folder: &Folder, path: &Path, options: &OpenOptions) -> Result<Ope
     let index = shards::parse_index(&json, &options.limits)
         .map_err(|error| in_file(error, &name.to_string()))?;
     shards::check_present(&index, |shard| folder.has(shard))?;
-    let open = |shard: &str| open_file(folder.resolve(shard)?, shard, options);
-    let files = index.shards.iter().map(|shard| open(shard)).collect::<Result<_>>()?;
-    assemble(files, Some(&index))
+    let shards: Vec<&str> = index.shards.iter().map(|shard| &**shard).collect();
+    assemble(open_files(folder, &shards, options)?, Some(&index))
+}
+
+/// Threads that open shards: opening waits for the storage, a network's mostly.
+const MOST_OPENERS: usize = 8;
+
+/// Opens all files, several at once; of several errors the first in the files' order.
+fn open_files(
+    folder: &Folder,
+    names: &[&str],
+    options: &OpenOptions,
+) -> Result<Vec<(LocalFile, Header)>> {
+    let open_part = |part: &[&str]| -> Vec<Result<_>> {
+        part.iter().map(|name| open_file(folder.resolve(name)?, name, options)).collect()
+    };
+    let mut parts = names.chunks(names.len().div_ceil(MOST_OPENERS).max(1));
+    let own = parts.next().unwrap_or_default();
+    std::thread::scope(|scope| {
+        let start = |part| {
+            let thread = std::thread::Builder::new();
+            (part, thread.spawn_scoped(scope, move || open_part(part)))
+        };
+        let started: Vec<_> = parts.map(start).collect();
+        let mut opened = open_part(own);
+        for (part, thread) in started {
+            // What could not be started, or died, is done here: it then says what is wrong.
+            let part = thread
+                .ok()
+                .and_then(|thread| thread.join().ok())
+                .unwrap_or_else(|| open_part(part));
+            opened.extend(part);
+        }
+        opened.into_iter().collect()
+    })
 }
 
 fn assemble(files: Vec<(LocalFile, Header)>, index: Option<&ShardIndex>) -> Result<Opened> {

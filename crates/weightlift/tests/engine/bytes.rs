@@ -57,7 +57,7 @@ impl Case {
     fn options(&self) -> Options {
         let mut options = Options::default();
         options.set_block_size(self.block).unwrap();
-        options.set_piece_size(self.piece).unwrap();
+        options.set_piece_size(Some(self.piece)).unwrap();
         options.set_staging_budget(self.budget).unwrap();
         options.reading_threads = weightlift::ReadingThreads::new(self.threads).unwrap();
         options

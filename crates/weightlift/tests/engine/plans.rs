@@ -19,7 +19,7 @@ proptest! {
         let (model, sources) = in_memory(vec![(specs, Fault::None)]);
         let mut options = Options::default();
         options.set_block_size(block * 4096).unwrap();
-        options.set_piece_size(piece * 4096).unwrap();
+        options.set_piece_size(Some(piece * 4096)).unwrap();
         let request = if some { Request::new().tensors(["t*[02468]"]) } else { Request::new() };
         let plan = Loader::new(options).plan(&model, &request);
         prop_assume!(plan.is_ok());

@@ -35,6 +35,11 @@ impl Platform {
         Ok(Self { driver, quarantine, version, devices })
     }
 
+    /// Whether the driver library is in this process already, whoever loaded it.
+    pub(crate) fn is_loaded(library: Option<&Path>) -> bool {
+        Driver::is_loaded(library)
+    }
+
     /// The device `ordinal` if it is up already, or why it cannot be used any more.
     pub(crate) fn retained(&self, ordinal: u32) -> Option<Result<Arc<CudaDevice>>> {
         let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
