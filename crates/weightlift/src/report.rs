@@ -132,7 +132,9 @@ pub struct Quarantined {
 }
 
 impl Report {
+    /// Notes a choice; an earlier one of the same thing is no more.
     pub(crate) fn decide(&mut self, what: &str, chosen: impl ToString, reason: impl ToString) {
+        self.decisions.retain(|earlier| earlier.what != what);
         self.decisions.push(Decision {
             what: what.to_owned(),
             chosen: chosen.to_string(),
@@ -148,8 +150,7 @@ impl Report {
         own.pin += new.pin;
         own.allocate += new.allocate;
         for decision in noted.decisions {
-            self.decisions.retain(|earlier| earlier.what != decision.what);
-            self.decisions.push(decision);
+            self.decide(&decision.what, decision.chosen, decision.reason);
         }
         self.fallbacks.extend(noted.fallbacks);
     }

@@ -72,6 +72,7 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
         From::Opened(model) => (model.clone(), model.open_time()),
     };
     let wanted = select(&model, request.patterns())?;
+    start.find(&mut report);
     let cancel = request.cancel.clone();
     let cancelled = move || cancel.is_cancelled();
     let mut conductor = Conductor {

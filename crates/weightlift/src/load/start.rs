@@ -24,7 +24,15 @@ pub(super) struct Starting {
     ordinal: u32,
     may_be_host: bool,
     thread: Option<JoinHandle<()>>,
-    result: Receiver<(Result<Arc<CudaDevice>>, Duration)>,
+    said: Receiver<Said>,
+}
+
+/// What the driver's thread says.
+enum Said {
+    /// The library is there.
+    Found,
+    /// The device is, or is not; after how long.
+    Up(Result<Arc<CudaDevice>>, Duration),
 }
 
 /// How long a waiter sleeps before it looks whether the load was cancelled.
@@ -83,17 +91,20 @@ impl Start {
         may_be_host: bool,
         report: &mut Report,
     ) -> Result<Self> {
-        let (sender, result) = mpsc::sync_channel(1);
+        let (sender, said) = mpsc::sync_channel(2);
         let start = move || {
             let began = Instant::now();
-            let device = find().and_then(|platform| platform.device(ordinal));
             // The other side may have given up waiting.
-            let _ = sender.send((device, began.elapsed()));
+            let device = find().and_then(|platform| {
+                let _ = sender.send(Said::Found);
+                platform.device(ordinal)
+            });
+            let _ = sender.send(Said::Up(device, began.elapsed()));
         };
         let thread = std::thread::Builder::new().name("weightlift-driver".to_owned()).spawn(start);
         let thread = thread.map_err(|error| Error::io(error, "start a thread", "the driver"))?;
         decide(report, ordinal, asked);
-        Ok(Self::Starting(Starting { ordinal, may_be_host, thread: Some(thread), result }))
+        Ok(Self::Starting(Starting { ordinal, may_be_host, thread: Some(thread), said }))
     }
 
     /// Where tensors will be, if the device comes up.
@@ -102,6 +113,17 @@ impl Start {
             Self::Host => DeviceId::Host,
             Self::Up(device) => DeviceId::Cuda(device.ordinal()),
             Self::Starting(starting) => DeviceId::Cuda(starting.ordinal),
+        }
+    }
+
+    /// Waits until it is known whether the driver's library is there, a millisecond at most,
+    /// where the host would be taken instead: nothing is read for nothing then.
+    pub(super) fn find(&mut self, report: &mut Report) {
+        let Self::Starting(starting) = self else { return };
+        if starting.may_be_host
+            && let Ok(Said::Up(Err(error), _)) = starting.said.recv()
+        {
+            *self = Self::host_instead(error, report);
         }
     }
 
@@ -123,8 +145,9 @@ impl Start {
         };
         let idle_before = idle();
         let (device, took) = loop {
-            match starting.result.recv_timeout(CANCEL_POLL) {
-                Ok(result) => break result,
+            match starting.said.recv_timeout(CANCEL_POLL) {
+                Ok(Said::Found) => {}
+                Ok(Said::Up(device, took)) => break (device, took),
                 Err(RecvTimeoutError::Timeout) if cancelled() => {
                     // The driver cannot be interrupted. Its thread goes on by itself, and what
                     // it starts is the loader's.
@@ -155,7 +178,7 @@ impl Start {
     /// `auto` where there is no usable GPU. No driver and no device are ordinary; anything
     /// else is a fallback.
     fn host_instead(error: Error, report: &mut Report) -> Self {
-        report.decide("device", DeviceId::Host, &error);
+        report.decide("device", DeviceId::Host, error.message());
         if !matches!(error.kind(), ErrorKind::NoDriver | ErrorKind::NoDevice) {
             report.fallbacks.push(Fallback {
                 from: "cuda".to_owned(),

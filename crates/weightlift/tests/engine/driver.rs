@@ -23,6 +23,7 @@ fn without_a_driver_the_host_works_and_cuda_is_a_clear_error() {
     assert_same(&loader().load(written.path(), on_host()).unwrap(), &written.tensors);
     let report = loader().load(written.path(), Request::new()).unwrap().report;
     assert_eq!((report.devices, report.fallbacks), (vec!["host".to_owned()], vec![]));
+    assert_eq!(report.bytes.read, report.bytes.planned, "nothing was read for nothing");
     let reason =
         &report.decisions.iter().find(|decision| decision.what == "device").unwrap().reason;
     assert!(reason.contains("no CUDA driver was found"), "{reason}");
