@@ -26,7 +26,8 @@ fn model() -> Arc<Model> {
 }
 
 /// Functions that no load calls, and why. Everything else is failed below.
-const NOT_CALLED: [(&str, &str); 12] = [
+const NOT_CALLED: [(&str, &str); 13] = [
+    ("cuEventSynchronize", "waiters ask and yield instead (device/cuda/copy.rs)"),
     ("cuCtxGetDevice", "only to find the number of a caller's context; tested in driver.rs"),
     ("cuCtxSynchronize", "for memory that is handed to others, later"),
     ("cuDeviceGetAttribute", "for choices by device, later"),

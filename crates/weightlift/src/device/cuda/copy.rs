@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weightlift_cuda_sys::{
-    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-    CU_STREAM_NON_BLOCKING, CuEvent, CuMemLocation, CuMemcpyAttributes, CuStatus, CuStream,
+    CU_EVENT_DISABLE_TIMING, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, CU_STREAM_NON_BLOCKING, CuEvent,
+    CuMemLocation, CuMemcpyAttributes, CuStatus, CuStream,
 };
 
 use super::CudaDevice;
@@ -24,10 +24,14 @@ const BATCH: usize = 1024;
 /// Fewer copies than this go one by one: a call of its own costs 2.6 us each.
 const SMALLEST_BATCH: usize = 4;
 
-/// How long a waiter asks before it sleeps: longer than a block of 16 MiB takes over a PCIe 5
-/// bus (0.3 ms). Waking up from sleep takes 0.05 ms and more, in which the bus may run dry. It
-/// yields between questions, so that readers are not kept from the processor.
-const SPIN: Duration = Duration::from_micros(500);
+/// How long a waiter asks without a pause: longer than a block of 16 MiB takes over a PCIe 5
+/// bus (0.3 ms). It yields between questions, so that readers are not kept from the processor.
+const ASK: Duration = Duration::from_micros(500);
+
+/// How long it pauses between questions after that. Asking rather than sleeping in the driver:
+/// an event that wakes sleepers raises an interrupt each, and waking takes 0.05 ms and more, in
+/// which the bus may run dry.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A stream that does not wait for the legacy default stream.
 #[derive(Debug)]
@@ -150,9 +154,9 @@ impl Stream {
 
     fn record(&self) -> Result<Event> {
         let mut handle = CuEvent::NULL;
-        let flags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
         // SAFETY: the pointer is valid for the call; the context is current at the caller's.
-        let status = unsafe { (self.device.driver.cuEventCreate)(&mut handle, flags) };
+        let status =
+            unsafe { (self.device.driver.cuEventCreate)(&mut handle, CU_EVENT_DISABLE_TIMING) };
         self.device.check(status, "cuEventCreate")?;
         let event = Event { device: self.device.clone(), handle };
         // SAFETY: both handles are ours and alive.
@@ -230,16 +234,14 @@ impl Completion for Event {
     fn wait(&self) -> Result<()> {
         let _current = self.device.enter()?;
         let started = Instant::now();
-        while started.elapsed() < SPIN {
+        loop {
             // SAFETY: the handle is ours and alive.
             match unsafe { (self.device.driver.cuEventQuery)(self.handle) } {
-                CuStatus::NOT_READY => std::thread::yield_now(),
+                CuStatus::NOT_READY if started.elapsed() < ASK => std::thread::yield_now(),
+                CuStatus::NOT_READY => std::thread::sleep(PAUSE),
                 status => return self.device.check(status, "cuEventQuery"),
             }
         }
-        // SAFETY: as above.
-        let status = unsafe { (self.device.driver.cuEventSynchronize)(self.handle) };
-        self.device.check(status, "cuEventSynchronize")
     }
 }
 
