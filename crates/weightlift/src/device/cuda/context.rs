@@ -4,11 +4,11 @@
 use std::ffi::c_int;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use weightlift_cuda_sys::{CuContext, CuDevice, CuStatus, Driver};
+use weightlift_cuda_sys::{CuContext, CuDevice, CuStatus, CuStream, Driver};
 
-use super::copy::Stream;
+use super::copy::{Stream, create_ready, destroy};
 use super::driver::{check_fork, failed, forked};
 use super::memory::{Allocation, Pinner};
 use crate::device::{CopyQueue, Device, DeviceId, DeviceMemory};
@@ -30,6 +30,8 @@ pub(crate) struct CudaDevice {
     context: CuContext,
     name: String,
     poisoned: OnceLock<String>,
+    /// Copy streams that no load uses.
+    streams: Mutex<Vec<CuStream>>,
 }
 
 impl CudaDevice {
@@ -48,9 +50,34 @@ impl CudaDevice {
             return Err(failed(driver, status, "cuDevicePrimaryCtxRetain")
                 .with("device", format!("cuda:{ordinal}")));
         }
-        let poisoned = OnceLock::new();
+        let (poisoned, streams) = (OnceLock::new(), Mutex::default());
         let gave_up = AtomicBool::new(false);
-        Ok(Self { driver, quarantine, gave_up, version, ordinal, handle, context, name, poisoned })
+        let device = Self {
+            driver,
+            quarantine,
+            gave_up,
+            version,
+            ordinal,
+            handle,
+            context,
+            name,
+            poisoned,
+            streams,
+        };
+        device.keep_stream(create_ready(&device)?);
+        Ok(device)
+    }
+
+    pub(super) fn take_stream(&self) -> Option<CuStream> {
+        self.streams().pop()
+    }
+
+    pub(super) fn keep_stream(&self, stream: CuStream) {
+        self.streams().push(stream);
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<CuStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn ordinal(&self) -> u32 {
@@ -151,6 +178,9 @@ impl Drop for CudaDevice {
     fn drop(&mut self) {
         if forked() {
             return;
+        }
+        for stream in std::mem::take(&mut *self.streams()) {
+            destroy(self, stream);
         }
         if *self.gave_up.get_mut() {
             self.quarantine.add_handle();

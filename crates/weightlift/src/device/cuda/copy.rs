@@ -77,13 +77,12 @@ type BatchWithIndex = unsafe extern "C" fn(
 ) -> CuStatus;
 
 impl Stream {
+    /// The device's stream that is ready, or a new one.
     pub(super) fn new(device: Arc<CudaDevice>) -> Result<Self> {
-        let mut handle = CuStream::NULL;
-        let current = device.enter()?;
-        // SAFETY: the pointer is valid for the call; the context is current.
-        let status = unsafe { (device.driver.cuStreamCreate)(&mut handle, CU_STREAM_NON_BLOCKING) };
-        device.check(status, "cuStreamCreate")?;
-        drop(current);
+        let handle = match device.take_stream() {
+            Some(handle) => handle,
+            None => create(&device)?,
+        };
         // A symbol may be there before the function works: the version decides too.
         let batch = match (device.driver.cuMemcpyBatchAsync_v2, device.driver.cuMemcpyBatchAsync) {
             (Some(function), _) if device.version >= 13000 => Some(Batch::Plain(function)),
@@ -209,17 +208,62 @@ impl CopyQueue for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if forked() {
-            return;
-        }
-        let destroyed = self.device.enter().is_ok_and(|_current| {
-            // SAFETY: created by `new`; work that is left in it runs on.
-            let status = unsafe { (self.device.driver.cuStreamDestroy_v2)(self.handle) };
-            status.is_success() || status == CuStatus::DEINITIALIZED
-        });
-        if !destroyed {
-            self.device.give_up_handle();
-        }
+        // Whoever has it next waits behind what may be left in it.
+        self.device.keep_stream(self.handle);
+    }
+}
+
+/// A stream that is ready: the driver sets up what it copies with at the first copy, which then
+/// takes a millisecond longer. That belongs to starting the device, so it is done there.
+pub(super) fn create_ready(device: &CudaDevice) -> Result<CuStream> {
+    let handle = create(device)?;
+    let made = first_copy(device, handle);
+    if made.is_err() {
+        destroy(device, handle);
+    }
+    made.map(|()| handle)
+}
+
+fn create(device: &CudaDevice) -> Result<CuStream> {
+    let _current = device.enter()?;
+    let mut handle = CuStream::NULL;
+    // SAFETY: the pointer is valid for the call; the context is current.
+    let status = unsafe { (device.driver.cuStreamCreate)(&mut handle, CU_STREAM_NON_BLOCKING) };
+    device.check(status, "cuStreamCreate")?;
+    Ok(handle)
+}
+
+fn first_copy(device: &CudaDevice, stream: CuStream) -> Result<()> {
+    let _current = device.enter()?;
+    let bytes = [0_u8; 256];
+    let mut memory = 0;
+    // SAFETY: the pointer is valid for the call; the context is current.
+    let status = unsafe { (device.driver.cuMemAlloc_v2)(&mut memory, bytes.len()) };
+    device.check(status, "cuMemAlloc")?;
+    let from = bytes.as_ptr().cast();
+    // SAFETY: both ranges are as long as said; the bytes, which are not pinned, are read when
+    // the call returns.
+    let copied = unsafe { (device.driver.cuMemcpyHtoDAsync_v2)(memory, from, bytes.len(), stream) };
+    // SAFETY: the stream is ours and alive.
+    let ended = unsafe { (device.driver.cuStreamSynchronize)(stream) };
+    // SAFETY: allocated above; not freed while the copy may be under way.
+    let freed = ended.is_success() && unsafe { (device.driver.cuMemFree_v2)(memory) }.is_success();
+    if !freed {
+        device.give_up_bytes(bytes.len() as u64);
+    }
+    device.check(copied, "cuMemcpyHtoDAsync")?;
+    device.check(ended, "cuStreamSynchronize")
+}
+
+/// Destroys a stream; work that is left in it runs on.
+pub(super) fn destroy(device: &CudaDevice, stream: CuStream) {
+    let destroyed = device.enter().is_ok_and(|_current| {
+        // SAFETY: created by `create`, destroyed once.
+        let status = unsafe { (device.driver.cuStreamDestroy_v2)(stream) };
+        status.is_success() || status == CuStatus::DEINITIALIZED
+    });
+    if !destroyed {
+        device.give_up_handle();
     }
 }
 
