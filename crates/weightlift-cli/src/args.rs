@@ -62,7 +62,7 @@ pub(crate) struct Load {
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print nothing on success.
+    /// Print nothing on success, but for what --json asks for.
     #[arg(long)]
     pub(crate) quiet: bool,
 }
@@ -119,16 +119,16 @@ pub(crate) struct Settings {
     /// Where tensors go: auto, host, cuda or cuda:N.
     #[arg(long, value_name = "DEVICE", allow_negative_numbers = true)]
     device: Option<String>,
-    /// How many threads read: auto or 0 to 64; 0 pins no memory.
+    /// How many threads read: auto (one a processor, at most 12) or 0 to 64; 0 pins no memory.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     reading_threads: Option<String>,
-    /// Bytes of a block, the unit of copying.
+    /// Bytes of a block, the unit of copying; 16MiB unless given.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     block_size: Option<String>,
-    /// Bytes of a piece, the unit of reading.
+    /// Bytes of a piece, the unit of reading; auto is 1MiB for a GPU and 4MiB for the host.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     piece_size: Option<String>,
-    /// Most bytes of staging memory.
+    /// Most bytes of staging memory; 64MiB unless given.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     staging_budget: Option<String>,
     /// Only tensors whose names match this pattern; may be given more than once.

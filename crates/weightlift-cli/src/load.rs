@@ -27,7 +27,7 @@ pub(crate) fn run(options: &Load, stop: &Stop) -> Result<(), Failure> {
     progress.end();
     let loaded = loaded?;
     let digests = if options.digest { Some(digests(&loaded, stop)?) } else { None };
-    if options.quiet {
+    if options.quiet && !options.json {
         return Ok(());
     }
     let mut output = Output::stdout(stop)?;

@@ -71,7 +71,7 @@ impl Loader {
     }
 
     /// The plan that a load of these tensors would follow, without loading: with staging memory
-    /// unless the request or the loader says `host`.
+    /// for a CUDA device, in place for the host, which `auto` takes where no driver is found.
     ///
     /// # Errors
     ///
@@ -81,7 +81,12 @@ impl Loader {
         let threads = request.reading_threads_or(self.options());
         let readers = crate::route::readers(threads, crate::system::processors());
         let bytes = load::bytes_of(model, &wanted);
-        let geometry = if request.device_or(self.options()) == DeviceChoice::Host {
+        let to_host = match request.device_or(self.options()) {
+            DeviceChoice::Host => true,
+            DeviceChoice::Auto => !self.0.finds_driver(),
+            DeviceChoice::CurrentCuda | DeviceChoice::Cuda(_) => false,
+        };
+        let geometry = if to_host {
             plan::Geometry::for_host(self.options(), readers)
         } else {
             let budget = self.options().staging_budget();

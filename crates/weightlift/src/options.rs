@@ -97,7 +97,7 @@ pub const LARGEST_BLOCK: u64 = 1 << 30;
 /// let mut options = Options::default();
 /// options.set("block_size", "8MiB")?;
 /// options.set("reading_threads", "12")?;
-/// assert!(options.set("block_size", "1000").is_err()); // not a multiple of 4 KiB
+/// assert!(options.set("block_size", "1000").is_err()); // less than 4 KiB
 /// assert_eq!(options.get("block_size")?, "8MiB");      // the earlier value stays
 /// assert_eq!(options.to_string().parse::<Options>()?, options);
 /// # Ok::<(), weightlift::Error>(())
@@ -158,10 +158,11 @@ impl Options {
         self.block_size
     }
 
-    /// Sets the bytes of a block: a multiple of 4 KiB, at most 1 GiB. Anything else is an error
+    /// Sets the bytes of a block: 4 KiB to 1 GiB, of which whole pages of
+    /// 4 KiB are used. Anything else is an error
     /// of kind `InvalidOption` and leaves the earlier value.
     pub fn set_block_size(&mut self, bytes: u64) -> Result<()> {
-        self.block_size = whole_blocks("block_size", bytes)?;
+        self.block_size = block_bytes("block_size", bytes)?;
         Ok(())
     }
 
@@ -171,10 +172,11 @@ impl Options {
         self.piece_size
     }
 
-    /// Sets the bytes of a piece: `None`, or a multiple of 4 KiB, at most 1 GiB. Anything else
+    /// Sets the bytes of a piece: `None`, or 4 KiB to 1 GiB, of which whole pages of
+    /// 4 KiB are used. Anything else
     /// is an error of kind `InvalidOption` and leaves the earlier value.
     pub fn set_piece_size(&mut self, bytes: Option<u64>) -> Result<()> {
-        self.piece_size = bytes.map(|bytes| whole_blocks("piece_size", bytes)).transpose()?;
+        self.piece_size = bytes.map(|bytes| block_bytes("piece_size", bytes)).transpose()?;
         Ok(())
     }
 
@@ -363,11 +365,11 @@ fn size(name: &str, value: &str) -> Result<u64> {
     parse_size(value).ok_or_else(|| refused(name, value, SIZE))
 }
 
-fn whole_blocks(name: &str, bytes: u64) -> Result<u64> {
-    if bytes.is_multiple_of(SMALLEST_BLOCK) && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&bytes) {
+fn block_bytes(name: &str, bytes: u64) -> Result<u64> {
+    if (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&bytes) {
         Ok(bytes)
     } else {
-        Err(refused(name, &bytes.to_string(), "a multiple of 4KiB, from 4KiB to 1GiB"))
+        Err(refused(name, &bytes.to_string(), "4KiB to 1GiB"))
     }
 }
 
@@ -394,7 +396,7 @@ mod tests {
             ("device", &["auto", "host", "cuda", "cuda:0", "cuda:17"]),
             ("route", &["auto", "host", "pageable", "pinned"]),
             ("reading_threads", &["auto", "0", "1", "2", "64"]),
-            ("block_size", &["4KiB", "12KiB", "16MiB", "1GiB"]),
+            ("block_size", &["4KiB", "4097", "1000000", "12KiB", "16MiB", "1GiB"]),
             ("piece_size", &["auto", "4KiB", "1MiB", "1020KiB"]),
             ("staging_budget", &["8KiB", "8193", "64MiB", "3GiB"]),
         ];
@@ -420,7 +422,7 @@ mod tests {
                 "reading_threads",
                 &["", "65", "256", "-1", "+1", "1.0", "four", "18446744073709551616"],
             ),
-            ("block_size", &["0", "1000", "4097", "2GiB", "16Mi", "-4096", "1e6"]),
+            ("block_size", &["0", "1000", "4095", "2GiB", "16Mi", "-4096", "1e6"]),
             ("piece_size", &["0", "100", "99999999999999999999"]),
             ("staging_budget", &["0", "8191", "20000000TiB", "x"]),
         ];

@@ -12,15 +12,17 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// The version of this structure: 1.
     pub schema: u32,
-    /// Bytes planned, read and delivered, over all sources.
+    /// Bytes planned, read and delivered, over all sources; and read for nothing, where a ring
+    /// turned out too large to be pinned, or a device not to be there.
     pub bytes: Bytes,
     /// Bytes delivered by each route. They add up to `bytes.planned` after a good load.
     pub routes: BTreeMap<String, u64>,
     /// Bytes read by each kind of read: `buffered` went through the page cache.
     pub reads: BTreeMap<String, u64>,
-    /// The same per source, in the order of the plan.
+    /// Per source, in the order of the plan; without what was read for nothing.
     pub sources: Vec<SourceReport>,
-    /// What was chosen where the caller left the choice, and why.
+    /// What was chosen, and why: device and route always, staging where it is smaller than the
+    /// budget allows.
     pub decisions: Vec<Decision>,
     /// What `auto` tried first and could not have.
     pub fallbacks: Vec<Fallback>,
@@ -28,9 +30,10 @@ pub struct Report {
     pub seconds: Seconds,
     /// `bytes.delivered` over `seconds.total` less `seconds.driver_wait`.
     pub bytes_per_second: f64,
-    /// Most bytes of staging memory that held data at one time. Never above the budget.
+    /// Most bytes of staging memory in use at one time, in whole blocks, by all loads that
+    /// shared it. Never above the budget.
     pub staging_bytes_peak: u64,
-    /// Bytes of staging memory that were pinned for this load.
+    /// Bytes of pinned staging memory that the load used, kept from an earlier one or new.
     pub pinned_bytes: u64,
     /// Memory given up because it could not be proved idle, and handles that could not be
     /// destroyed, since the loader was made.
@@ -72,7 +75,7 @@ pub struct SourceReport {
 /// A choice and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What was chosen: `device`, `route`, `reading_threads`, `staging`.
+    /// What was chosen: `device`, `route`, `staging`.
     pub what: String,
     /// What it became.
     pub chosen: String,

@@ -22,8 +22,8 @@ pub(super) struct Ceiling {
     pub(super) touched_memory: f64,
 }
 
-/// Bytes of a read: those of a piece by default.
-const PIECE: usize = 1 << 20;
+/// Bytes of a read: those of a piece of a load into host memory.
+const PIECE: usize = 4 << 20;
 
 /// A file, its length, and the path that errors name.
 type Opened<'a> = (&'a Path, File, usize);

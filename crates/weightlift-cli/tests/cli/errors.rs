@@ -46,7 +46,7 @@ fn refused_values_are_errors_of_the_library_and_end_with_2() {
         ("--route", "route", &["fast", "PINNED", ""]),
         ("--reading-threads", "reading_threads", &["65", "-1", "four", "1e3", ""]),
         ("--block-size", "block_size", &["1000", "0", "-4096", "2GiB", "16MIBB", ""]),
-        ("--piece-size", "piece_size", &["4097", "x"]),
+        ("--piece-size", "piece_size", &["4095", "x"]),
         ("--staging-budget", "staging_budget", &["4KiB", "20000000TiB"]),
         ("--header-limit", "header_limit", &["much", "-1", ""]),
     ];

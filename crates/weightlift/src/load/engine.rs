@@ -41,6 +41,11 @@ impl Engine {
         }
     }
 
+    /// Whether there is a driver; it is not started.
+    pub(crate) fn finds_driver(&self) -> bool {
+        self.find_driver()().is_ok()
+    }
+
     /// Whether this process has the driver's library already, through us or another: only then
     /// can a thread have a current device.
     pub(super) fn has_driver(&self) -> bool {

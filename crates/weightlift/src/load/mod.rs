@@ -73,19 +73,20 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     };
     let wanted = select(&model, request.patterns())?;
     start.find(&mut report);
+    let bytes = bytes_of(&model, &wanted);
     let cancel = request.cancel.clone();
     let cancelled = move || cancel.is_cancelled();
     let mut conductor = Conductor {
         engine,
         model: &model,
         wanted: &wanted,
-        bytes: bytes_of(&model, &wanted),
+        bytes,
         readers: route::readers(threads, system::processors()),
         request: &mut request,
         cancelled: &cancelled,
         report: &mut report,
     };
-    // At most a few rounds: each one that fails leaves less to try.
+    // Each round that fails leaves less to try: half the staging memory, or another device.
     let ran = loop {
         let (route, why) = route::choose(start.id(), asked, threads)?;
         let ended = match start.id() {
@@ -94,6 +95,7 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
         };
         match ended? {
             Ended::Done(ran) => {
+                let why = if ran.route == route { why } else { "nothing could be pinned" };
                 conductor.report.decide("route", ran.route, why);
                 break *ran;
             }
@@ -109,6 +111,9 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     report.piece_size = ran.plan.piece_size;
     report.skipped_tensors = model.index().skipped_tensors;
     report.quarantined = engine.quarantined();
+    for fallback in report.fallbacks.iter_mut().filter(|fallback| fallback.to == "host") {
+        fallback.bytes = bytes;
+    }
     count(&mut report, &model, &ran);
     let since = |instant: Option<Instant>| {
         instant.map_or(0.0, |instant| instant.duration_since(started).as_secs_f64())

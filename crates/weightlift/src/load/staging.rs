@@ -53,6 +53,9 @@ impl Staging {
     ///
     /// An error of kind `PinFailed` if nothing could be pinned.
     pub(super) fn to_be_pinned(&self, need: &Need<'_>, forced: bool) -> Result<Claim<'_>> {
+        if let Ok(mut pageable) = self.pageable.try_lock() {
+            pageable.ring.take_if(|ring| !Kept::in_use(ring));
+        }
         let mut kept = lock_unless(&self.pinned, need.cancelled)?;
         let mut budget = need.options.staging_budget();
         let mut smaller = None;
@@ -77,6 +80,10 @@ impl Staging {
 
     /// Staging memory that is not pinned.
     pub(super) fn pageable(&self, need: &Need<'_>) -> Result<Claim<'_>> {
+        // Both kinds together stay within the budget, as far as nobody uses the other one.
+        if let Ok(mut pinned) = self.pinned.try_lock() {
+            pinned.ring.take_if(|ring| !Kept::in_use(ring));
+        }
         let mut kept = lock_unless(&self.pageable, need.cancelled)?;
         let budget = need.options.staging_budget();
         let geometry = Geometry::new(need.options, budget, need.bytes, need.readers)?;
@@ -89,8 +96,8 @@ impl Staging {
 
     /// Gives back what no load is using, and forgets failures.
     pub(crate) fn release(&self) {
-        *lock(&self.pinned) = Kept::default();
-        *lock(&self.pageable) = Kept::default();
+        lock(&self.pinned).let_go();
+        lock(&self.pageable).let_go();
     }
 }
 
@@ -121,17 +128,26 @@ impl Need<'_> {
 }
 
 impl Kept {
-    /// The kept ring, if it serves. One in use by another load serves as it is: two would
-    /// exceed the budget. An idle one that does not fit, and one that has lost blocks, goes.
+    /// The kept ring, if it serves. One in use by another load serves as it is, even with lost
+    /// blocks: two would exceed the budget. An idle one that does not fit or is not whole goes.
     fn reuse(&mut self, wanted: &Geometry) -> Option<Arc<Ring>> {
         let ring = self.ring.take()?;
         let fits = ring.block_size() == wanted.block_size && ring.blocks() >= wanted.blocks;
-        let in_use = Arc::strong_count(&ring) > 1;
-        if ring.is_whole() && (fits || in_use) {
+        if Self::in_use(&ring) || (fits && ring.is_whole()) {
             self.ring = Some(ring.clone());
             return Some(ring);
         }
         None
+    }
+
+    /// Lets go of the ring, unless a load uses it: the next one is to share it then.
+    fn let_go(&mut self) {
+        self.limit = None;
+        self.ring.take_if(|ring| !Self::in_use(ring));
+    }
+
+    fn in_use(ring: &Arc<Ring>) -> bool {
+        Arc::strong_count(ring) > 1
     }
 }
 

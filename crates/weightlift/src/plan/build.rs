@@ -49,8 +49,7 @@ impl Geometry {
         // its place within a page.
         let whole =
             whole_pages(bytes.saturating_add(SMALLEST_BLOCK - 1)).saturating_add(SMALLEST_BLOCK);
-        let block_size =
-            options.block_size().min(budget / 2 / SMALLEST_BLOCK * SMALLEST_BLOCK).min(whole);
+        let block_size = whole_pages(options.block_size().min(budget / 2)).min(whole);
         let needed = bytes.div_ceil(block_size).saturating_add(1);
         let blocks = (budget / block_size).min(needed.max(1));
         Ok(Self::within(options, block_size, blocks, readers))
@@ -58,8 +57,8 @@ impl Geometry {
 
     /// For a load straight into host memory: nothing is staged, so no budget bounds it.
     pub(crate) fn for_host(options: &Options, readers: usize) -> Self {
-        let block_size = options.block_size();
-        let piece_size = options.piece_size().unwrap_or(HOST_PIECE).min(block_size);
+        let block_size = whole_pages(options.block_size());
+        let piece_size = whole_pages(options.piece_size().unwrap_or(HOST_PIECE)).min(block_size);
         Self { block_size, blocks: 0, piece_size, readers }
     }
 
@@ -68,7 +67,7 @@ impl Geometry {
         // With fewer pieces in the ring than readers some would never have a place to read
         // into: smaller pieces first, but not below 64 KiB, where a read costs more in system
         // call than in bytes.
-        let piece_size = options.piece_size().unwrap_or(STAGED_PIECE).min(block_size);
+        let piece_size = whole_pages(options.piece_size().unwrap_or(STAGED_PIECE)).min(block_size);
         let floor = piece_size.min(64 << 10);
         let share = blocks * block_size / readers.max(1) as u64 / SMALLEST_BLOCK * SMALLEST_BLOCK;
         let piece_size = piece_size.min(share.max(floor));
@@ -78,6 +77,7 @@ impl Geometry {
     }
 }
 
+/// Rounds down. No option's size is below a page.
 fn whole_pages(bytes: u64) -> u64 {
     bytes / SMALLEST_BLOCK * SMALLEST_BLOCK
 }
