@@ -20,7 +20,9 @@ def main():
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
-        file.write(random.Random(1).randbytes(count * size))
+        values = random.Random(1)
+        for _ in range(count):
+            file.write(values.randbytes(size))
 
 
 main()

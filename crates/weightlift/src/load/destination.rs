@@ -124,10 +124,8 @@ pub(crate) fn allocate_on(device: &Arc<dyn Device>, plan: &Plan, targets: &Targe
         let (offsets, bytes) = lay_out(chunk, DEVICE_ALIGNMENT)?;
         let memory =
             device.clone().allocate(bytes).map_err(|error| error.with("in_all", needed))?;
-        for offset in offsets {
-            let pointer = memory.pointer + offset;
-            targets.provide(DeviceMemory { pointer, ..memory.clone() });
-        }
+        let at = |offset| DeviceMemory { pointer: memory.pointer + offset, ..memory.clone() };
+        targets.provide(offsets.into_iter().map(at));
     }
     Ok(())
 }
@@ -149,6 +147,7 @@ pub(crate) fn provide_on(
     targets: &Targets,
     provide: &mut Provide<'_>,
 ) -> Result<()> {
+    let (mut ready, mut bytes) = (Vec::new(), 0);
     for storage in &plan.storages {
         let destination = provide(storage)?;
         destination.check(storage, device.id())?;
@@ -156,12 +155,16 @@ pub(crate) fn provide_on(
             queue.wait_for(event)?;
         }
         let (device, pointer) = (device.clone(), destination.address);
-        targets.provide(DeviceMemory {
-            device,
-            pointer,
-            keep: Arc::new(Theirs(destination.keep_alive)),
-        });
+        let keep = Arc::new(Theirs(destination.keep_alive));
+        ready.push(DeviceMemory { device, pointer, keep });
+        bytes += storage.length;
+        // A block's worth: less than that completes none, so nobody needs it yet.
+        if bytes >= plan.block_size {
+            targets.provide(ready.drain(..));
+            bytes = 0;
+        }
     }
+    targets.provide(ready);
     Ok(())
 }
 
