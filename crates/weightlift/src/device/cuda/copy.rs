@@ -24,9 +24,13 @@ const BATCH: usize = 1024;
 /// Fewer copies than this go one by one: a call of its own costs 2.6 us each.
 const SMALLEST_BATCH: usize = 4;
 
-/// How long a waiter asks without a pause: longer than a block of 16 MiB takes over a PCIe 5
+/// How long a waiter asks without sleeping: longer than a block of 16 MiB takes over a PCIe 5
 /// bus (0.3 ms). It yields between questions, so that readers are not kept from the processor.
 const ASK: Duration = Duration::from_micros(500);
+
+/// How long it lets others go first between two questions: each one takes the driver's lock,
+/// which those who submit copies need.
+const BETWEEN: Duration = Duration::from_micros(5);
 
 /// How long it pauses between questions after that. Asking rather than sleeping in the driver:
 /// an event that wakes sleepers raises an interrupt each, and waking takes 0.05 ms and more, in
@@ -281,7 +285,12 @@ impl Completion for Event {
         loop {
             // SAFETY: the handle is ours and alive.
             match unsafe { (self.device.driver.cuEventQuery)(self.handle) } {
-                CuStatus::NOT_READY if started.elapsed() < ASK => std::thread::yield_now(),
+                CuStatus::NOT_READY if started.elapsed() < ASK => {
+                    let asked = Instant::now();
+                    while asked.elapsed() < BETWEEN {
+                        std::thread::yield_now();
+                    }
+                }
                 CuStatus::NOT_READY => std::thread::sleep(PAUSE),
                 status => return self.device.check(status, "cuEventQuery"),
             }
