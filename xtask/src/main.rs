@@ -1,6 +1,7 @@
 //! The project's chores: `cargo xtask <command>`.
 
 mod cargo;
+mod defects;
 mod fake_cuda;
 mod layers;
 mod python;
@@ -18,6 +19,9 @@ Commands:
   test            set up what the tests need, run all of them, print the counts
   layers          check who may import whom, where unsafe and cfg may stand
   layers --table  print the import table as Markdown
+  defects [PART]  plant the known defects (those with PART in their names) in a copy, one after
+                  the other, and see that the tests find them; takes minutes
+  defects --check see that every known defect can still be planted
   fake-cuda       build the driver for tests as libcuda.so.1 and print its folder
 ";
 
@@ -41,6 +45,9 @@ fn run() -> Result<ExitCode> {
             print!("{}", layers::table::markdown());
             Ok(ExitCode::SUCCESS)
         }
+        ["defects"] => defects::run(""),
+        ["defects", "--check"] => defects::check(),
+        ["defects", part] if !part.starts_with('-') => defects::run(part),
         ["fake-cuda"] => {
             println!("{}", fake_cuda::build()?.display());
             Ok(ExitCode::SUCCESS)

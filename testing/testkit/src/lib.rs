@@ -5,10 +5,12 @@
 mod faulty;
 mod model;
 mod random;
+mod sparse;
 
 pub use faulty::{Fault, Faulty};
 pub use model::{Spec, Written, header, in_memory, safetensors, write_hub_cache, write_sharded};
 pub use random::Random;
+pub use sparse::Sparse;
 
 /// The XXH3-64 of `bytes`, as [`weightlift::Tensor::digest`] gives it.
 pub fn digest(bytes: &[u8]) -> u64 {

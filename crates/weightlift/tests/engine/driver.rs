@@ -240,8 +240,12 @@ fn forks() {
         let good = error.kind() == ErrorKind::Forked
             && error.get_hint().unwrap().contains("spawn")
             && on_host.is_ok_and(|loaded| loaded.tensors[0].as_bytes() == bytes);
-        // Neither of them may call a driver that does not know this process.
+        // Neither of them may call a driver that does not know this process: it would refuse, and
+        // memory that is the child's own copy would be given up for that.
         drop(loaded);
+        loader.release();
+        let given_up = loader.quarantined();
+        let good = good && (given_up.bytes, given_up.handles) == (0, 0);
         drop(loader);
         // SAFETY: ends the child.
         unsafe { _exit(i32::from(!good)) };

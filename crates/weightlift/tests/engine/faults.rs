@@ -246,6 +246,30 @@ fn a_spoilt_context_is_told_at_once_and_from_then_on() {
     }
 }
 
+/// Releasing the last reference to a context frees what is left in it: somebody may still be
+/// using what was given up there.
+#[test]
+fn a_context_outlives_what_was_given_up_in_it() {
+    let model = model();
+    for function in ["cuMemFree_v2", "cuMemHostUnregister", "cuStreamDestroy_v2"] {
+        let fake = Fake::new(Config::default());
+        let loader = fake.loader(options(SETTINGS));
+        let loaded = loader.load_model(&model, on_cuda(Route::Pinned)).unwrap();
+        fake.cuda.fail(function, 1, INVALID_VALUE, Mode::Once);
+        drop(loaded);
+        loader.release();
+        let given_up = loader.quarantined();
+        drop(loader);
+        let live = fake.cuda.live();
+        let left = live.allocations + live.registrations + live.streams;
+        assert_eq!((left, live.retained), (1, 1), "{function}: {live:?}");
+        // The context itself, and the stream.
+        let handles = 1 + live.streams;
+        assert_eq!((given_up.bytes > 0, given_up.handles), (live.streams == 0, handles));
+        fake.assert_no_violations();
+    }
+}
+
 #[test]
 fn memory_that_runs_out_at_any_allocation_leaves_nothing() {
     let model = model();

@@ -3,6 +3,7 @@
 mod bytes;
 mod driver;
 mod faults;
+mod memory;
 mod plans;
 mod sharing;
 mod sources;
@@ -83,9 +84,11 @@ fn assert_adds_up(loaded: &Loaded, bytes: u64) {
     assert!(wasted == 0 || smaller || !report.fallbacks.is_empty(), "{wasted} bytes too many");
     assert_eq!(report.sources.iter().map(|source| source.bytes.delivered).sum::<u64>(), bytes);
     let seconds = &report.seconds;
+    // A second for waking up: the machines that run tests are shared, and 0.1 s was too little.
     assert!(
         seconds.total >= seconds.open + seconds.driver_wait
-            && seconds.driver_wait <= seconds.driver + 0.1
+            && seconds.driver_wait <= seconds.driver + 1.0,
+        "{seconds:?}"
     );
     if bytes > 0 {
         let rate = bytes as f64 / (seconds.total - seconds.driver_wait);

@@ -156,7 +156,11 @@ fn device_tensors_wait_for_the_callers_event() {
         // SAFETY: the pointers are references; `scribble` lives until the stream is drained.
         unsafe {
             ok((driver.cuMemAlloc_v2)(&mut pointer, length));
-            ok((driver.cuMemcpyHtoDAsync_v2)(pointer, scribble.as_ptr().cast(), length, stream));
+            // Longer than all of our copies take: with less we came late enough without waiting.
+            for _ in 0..16 {
+                let from = scribble.as_ptr().cast();
+                ok((driver.cuMemcpyHtoDAsync_v2)(pointer, from, length, stream));
+            }
             ok((driver.cuEventCreate)(&mut event, 2));
             ok((driver.cuEventRecord)(event, stream));
         }

@@ -99,6 +99,8 @@ mod loom_models {
 
 #[cfg(not(loom))]
 mod states {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -132,6 +134,55 @@ mod states {
         assert!(slots.land(submission).is_err(), "it stays lost");
         assert_eq!(slots.acquire(&|| false).unwrap_err().message(), "lost", "and says why");
         assert_eq!(slots.quarantined(), 1);
+    }
+
+    /// While somebody waits for it, its block is taken, filled and submitted again.
+    struct Overtaken {
+        slots: Arc<Slots>,
+        overtaken: AtomicBool,
+        next: Arc<Counted>,
+    }
+
+    impl std::fmt::Debug for Overtaken {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Overtaken")
+        }
+    }
+
+    impl Completion for Overtaken {
+        fn wait(&self) -> Result<()> {
+            if !self.overtaken.swap(true, Ordering::Relaxed) {
+                let slot = self.slots.acquire(&|| false)?;
+                self.slots.submit(slot, self.next.clone());
+            }
+            Ok(())
+        }
+    }
+
+    /// Counts how often it was waited for.
+    #[derive(Debug, Default)]
+    struct Counted(AtomicUsize);
+
+    impl Completion for Counted {
+        fn wait(&self) -> Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    /// Two wait for one copy, and the first of them to return gives the block on. The second
+    /// must not take the end of its copy for that of the block's next one.
+    #[test]
+    fn whoever_lands_late_leaves_the_blocks_next_copy_alone() {
+        let slots = Arc::new(Slots::new(1));
+        let next = Arc::new(Counted::default());
+        let (overtaken, copied) = (AtomicBool::new(false), next.clone());
+        let first = Overtaken { slots: slots.clone(), overtaken, next: copied };
+        let late = slots.submit(slots.acquire(&|| false).unwrap(), Arc::new(first));
+        slots.land(late).unwrap();
+        assert_eq!(next.0.load(Ordering::Relaxed), 0, "nobody has asked for the next copy");
+        slots.acquire(&|| false).unwrap();
+        assert_eq!(next.0.load(Ordering::Relaxed), 1, "a block was given out under its copy");
     }
 
     #[test]

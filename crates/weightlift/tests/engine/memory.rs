@@ -1,0 +1,123 @@
+//! How much memory a load takes: a bound that does not grow with the model.
+//!
+//! Peak resident memory is the process's, so each load has one of its own: this test program
+//! again, told by an environment variable what to do.
+
+use std::process::Command;
+
+use fake_cuda::{Config, Digest};
+use testkit::Sparse;
+use weightlift::{Loader, Route};
+
+use crate::{Fake, assert_adds_up, on_cuda, on_host, options};
+
+const MIB: u64 = 1 << 20;
+
+/// Tells the child which of the loads is its.
+const CHILD: &str = "WEIGHTLIFT_TEST_MEMORY";
+
+/// 4 GiB in tensors of more than 1 GiB, which have allocations of their own on the device, and
+/// so digests of their own. Odd lengths: no tensor begins or ends with a page or a block.
+const TENSORS: [u64; 3] = [(1 << 30) + 4097, (1 << 30) + (300 << 20) + 13, 2000 << 20];
+
+/// What the 200 MiB are for: the ring, as much again where the fake driver keeps copies of
+/// pageable blocks until they run, and the program.
+const BUDGET: u64 = 48 * MIB;
+
+#[test]
+fn a_pinned_load_of_4_gib_stays_below_200_mib() {
+    if alone("a_pinned_load_of_4_gib_stays_below_200_mib") {
+        to_the_device(Route::Pinned);
+    }
+}
+
+#[test]
+fn a_pageable_load_of_4_gib_stays_below_200_mib() {
+    if alone("a_pageable_load_of_4_gib_stays_below_200_mib") {
+        to_the_device(Route::Pageable);
+    }
+}
+
+#[test]
+fn a_host_load_takes_the_models_size_and_little_more() {
+    if !alone("a_host_load_takes_the_models_size_and_little_more") {
+        return;
+    }
+    let model = Sparse::new(&[1023 * MIB + 77, 1025 * MIB + 1], 2);
+    let loaded = Loader::default().load(model.path(), on_host()).unwrap();
+    let peak = peak_resident();
+    eprintln!("a host load of {} MiB: at most {} MiB resident", model.bytes() / MIB, peak / MIB);
+    assert!(peak < model.bytes() + 64 * MIB, "{peak} bytes were resident");
+    // Less would mean that the measure is none.
+    assert!(peak > model.bytes(), "{peak} bytes were resident");
+    assert_adds_up(&loaded, model.bytes());
+    for (number, tensor) in loaded.tensors.iter().enumerate() {
+        let bytes = tensor.as_bytes().expect("host memory");
+        model.read(number, |at, part| {
+            let same = bytes[at as usize..][..part.len()] == *part;
+            assert!(same, "{} differs within 1 MiB from {at}", tensor.name());
+        });
+    }
+}
+
+/// The device keeps digests only: what is resident is the loader's.
+fn to_the_device(route: Route) {
+    let model = Sparse::new(&TENSORS, 1);
+    assert!(model.bytes() >= 4 << 30);
+    let fake = Fake::new(Config { discard: 1, ..Config::default() });
+    let loader = fake.loader(options(&format!("staging_budget={BUDGET}")));
+    let loaded = loader.load(model.path(), on_cuda(route)).unwrap();
+    let peak = peak_resident();
+    eprintln!("{route}: at most {} MiB resident", peak / MIB);
+    assert!(peak < 200 * MIB, "{peak} bytes were resident");
+    // The ring was used: less would mean that the measure is none.
+    assert!(peak > BUDGET, "{peak} bytes were resident");
+
+    assert_adds_up(&loaded, model.bytes());
+    let (report, counts) = (&loaded.report, fake.cuda.counts());
+    assert!(report.staging_bytes_peak > 0 && report.staging_bytes_peak <= BUDGET);
+    if route == Route::Pinned {
+        assert!(counts.registered_peak > 0 && counts.registered_peak <= BUDGET);
+        assert_eq!(counts.pinned_bytes, model.bytes());
+    } else {
+        assert_eq!((counts.registered_peak, counts.pinned_bytes), (0, 0));
+    }
+    for (number, tensor) in loaded.tensors.iter().enumerate() {
+        let mut expected = Digest::default();
+        model.read(number, |at, part| expected.add(at, part));
+        assert_eq!(expected.bytes, tensor.nbytes());
+        assert_eq!(fake.cuda.digest(tensor.address()), expected, "{}", tensor.name());
+    }
+    drop((loaded, loader));
+    fake.assert_clean();
+}
+
+/// Whether this process is the one that is to run `test`. Otherwise starts it and waits.
+fn alone(test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("memory::{test}"), "--nocapture"])
+        .env(CHILD, "1")
+        // The fake driver keeps copies of pageable blocks. The C library's allocator would keep
+        // such buffers when they are freed, in a heap of each thread that made one: 60 MiB that
+        // are neither the loader's nor the driver's.
+        .env("MALLOC_ARENA_MAX", "1")
+        .output()
+        .unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    // A name that is not that of a test would run none, and succeed.
+    assert!(child.status.success() && out.contains("1 passed"), "{out}\n{err}");
+    eprint!("{err}");
+    false
+}
+
+/// The most bytes of this process that ever were in memory.
+fn peak_resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
