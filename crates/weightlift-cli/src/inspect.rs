@@ -116,6 +116,9 @@ fn wrapped<'a>(rows: impl Iterator<Item = Row<'a>>, width: u16) -> String {
     table.trim_fmt()
 }
 
+/// A cell that is longer than this puts its own line out of line rather than all of them.
+const WIDEST: usize = 200;
+
 /// For a pipe or a file: a line a tensor, however long, written as it is made, which takes a
 /// hundred thousand of them where a table would lay them all out first.
 fn print_aligned<'a, I>(output: &mut Output, rows: impl Fn() -> I) -> Result<(), Failure>
@@ -126,7 +129,7 @@ where
     let width = |cell: &String| cell.chars().count();
     for row in rows() {
         for (widest, cell) in widths.iter_mut().zip(&cells(&row)) {
-            *widest = width(cell).max(*widest);
+            *widest = width(cell).min(WIDEST).max(*widest);
         }
     }
     let mut line = |cells: [String; 6]| {

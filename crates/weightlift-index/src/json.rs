@@ -114,7 +114,12 @@ impl Failure {
     /// The error to report for one of the parser's: the one kept, or else one made from it.
     pub(crate) fn or(self, error: serde_json::Error, make: impl FnOnce() -> Error) -> Error {
         self.0.unwrap_or_else(|| {
-            make().with("line", error.line()).with("column", error.column()).because(error)
+            let (line, column) = (error.line(), error.column());
+            let text = error.to_string();
+            // The parser's words, without the place, which stands beside them.
+            let reason = text.split(" at line ").next().unwrap_or(&text);
+            let reason: String = reason.chars().take(120).collect();
+            make().with("reason", reason).with("line", line).with("column", column).because(error)
         })
     }
 }

@@ -99,3 +99,19 @@ fn a_log_is_written_to_stderr_where_it_is_asked_for() {
     assert_eq!(ran.status, Some(2));
     assert!(ran.stderr.starts_with("error: ") && ran.stderr.lines().count() == 1, "{}", ran.stderr);
 }
+
+#[test]
+fn a_name_longer_than_any_column_is_no_reason_to_panic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let name = "n".repeat(70_000);
+    let header =
+        format!("{{\"{name}\":{{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}}}");
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(b"abcd");
+    std::fs::write(&path, file).expect("a file");
+    let ran = run(["inspect", text(&path)]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains(&name));
+}

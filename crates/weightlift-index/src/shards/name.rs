@@ -18,25 +18,36 @@ use crate::{Error, ErrorKind};
 /// - has a component of only dots or of dots and spaces, such as `..`;
 /// - holds a backslash, a colon (drives, streams, URL schemes) or a control character;
 /// - has a component that is the name of a Windows device, such as `NUL` or `com1.bin`;
-/// - would be any of these after percent-decoding, once or repeatedly.
+/// - is longer than 4096 bytes;
+/// - would be any of these after percent-decoding, or is percent-encoded more than thrice.
 pub fn check_name(name: &str) -> Result<(), Error> {
+    let refuse = |path: &str, reason| {
+        let message = "a file name in the model is not safe to open";
+        Err(Error::new(ErrorKind::UnsafePath, message).with("path", path).with("reason", reason))
+    };
+    if name.len() > LONGEST_NAME {
+        let start: String = name.chars().take(64).collect();
+        return refuse(&format!("{start}…"), "it is longer than 4096 bytes");
+    }
     let mut decoded = Cow::Borrowed(name);
-    loop {
+    for _ in 0..MOST_ENCODINGS {
         if let Some(reason) = objection(&decoded) {
-            return Err(Error::new(
-                ErrorKind::UnsafePath,
-                "a file name in the model is not safe to open",
-            )
-            .with("path", name)
-            .with("reason", reason));
+            return refuse(name, reason);
         }
-        // Each round makes the name shorter, so this ends.
         match percent_decode(&decoded) {
             Some(shorter) => decoded = Cow::Owned(shorter),
             None => return Ok(()),
         }
     }
+    refuse(name, "it is percent-encoded many times over")
 }
+
+/// The longest path of Linux (PATH_MAX).
+const LONGEST_NAME: usize = 4096;
+
+/// How often a name may be percent-encoded: one that is encoded again and again would cost time
+/// that grows with the square of its length, and no honest name is encoded twice.
+const MOST_ENCODINGS: usize = 4;
 
 fn objection(name: &str) -> Option<&'static str> {
     if name.is_empty() {
@@ -174,5 +185,15 @@ mod tests {
         ] {
             check_name(name).unwrap_or_else(|error| panic!("{error}"));
         }
+    }
+
+    #[test]
+    fn names_that_cost_much_to_decode_are_refused_unread() {
+        let nested = format!("%{}2e", "25".repeat(1000));
+        let error = check_name(&nested).unwrap_err();
+        assert_eq!(error.get("reason"), Some("it is percent-encoded many times over"));
+        let error = check_name(&"a".repeat(5000)).unwrap_err();
+        assert_eq!(error.get("reason"), Some("it is longer than 4096 bytes"));
+        assert!(error.to_string().len() < 300);
     }
 }

@@ -102,7 +102,9 @@ impl Start {
             let _ = sender.send(Said::Up(device, began.elapsed()));
         };
         let thread = std::thread::Builder::new().name("weightlift-driver".to_owned()).spawn(start);
-        let thread = thread.map_err(|error| Error::io(error, "start a thread", "the driver"))?;
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Io, "cannot start a thread for the driver").because(error)
+        })?;
         decide(report, ordinal, asked);
         Ok(Self::Starting(Starting { ordinal, may_be_host, thread: Some(thread), said }))
     }
@@ -161,7 +163,8 @@ impl Start {
             }
         };
         report.seconds.driver = took.as_secs_f64();
-        report.seconds.driver_wait = idle().saturating_sub(idle_before).as_secs_f64();
+        let waited = idle().saturating_sub(idle_before).min(took);
+        report.seconds.driver_wait = waited.as_secs_f64();
         match device {
             Ok(device) => {
                 *self = Self::Up(device.clone());

@@ -233,7 +233,13 @@ impl<'a> Run<'a> {
                     Ok(_) => collector.measures.readers += 1,
                     // As many as the system gives; without any the load fails.
                     Err(_) if collector.measures.readers > 0 => break,
-                    Err(error) => self.stop.fail(Error::io(error, "start a reader thread", "")),
+                    Err(error) => {
+                        let message = "cannot start a reader thread";
+                        let error = Error::new(ErrorKind::Io, message)
+                            .with("reason", &error)
+                            .because(error);
+                        self.stop.fail(error.hint("--reading-threads 1 needs none"));
+                    }
                 }
             }
             drop(sender);

@@ -53,7 +53,10 @@ impl Folder {
 
     /// Whether there is something behind `name`; opens nothing.
     pub(super) fn has(&self, name: &str) -> bool {
-        shards::check_name(name).is_ok() && fs::metadata(self.path.join(name)).is_ok()
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        let found = fs::metadata(self.path.join(name));
+        // Anything else that is wrong with it shows, with its reason, when it is opened.
+        !found.is_err_and(|error| matches!(error.kind(), NotFound | NotADirectory))
     }
 
     /// The real path of the file that the model calls `name`.

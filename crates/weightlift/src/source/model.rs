@@ -138,7 +138,8 @@ fn open_index(folder: &Folder, path: &Path, options: &OpenOptions) -> Result<Ope
             .with("limit", options.limits.index_bytes)
             .with("option", "index_bytes"));
     }
-    let mut json = vec![0; length as usize];
+    let mut json = Vec::new();
+    grow(&mut json, length as usize)?;
     read_exact_at(&file, &mut json, 0)
         .map_err(|error| Error::io(error, "read the shard index", &name))?;
     let index = shards::parse_index(&json, &options.limits)
@@ -204,6 +205,7 @@ fn open_file(path: PathBuf, name: &str, options: &OpenOptions) -> Result<(LocalF
     let header = read_header(&file, source.length(), options).map_err(|error| match error {
         HeaderError::Io(error) => Error::io(error, "read a header", name),
         HeaderError::Format(error) => in_file(error, name),
+        HeaderError::Memory(error) => error.with("file", name),
     })?;
     Ok((source, header))
 }
@@ -211,6 +213,25 @@ fn open_file(path: PathBuf, name: &str, options: &OpenOptions) -> Result<(LocalF
 enum HeaderError {
     Io(std::io::Error),
     Format(weightlift_index::Error),
+    Memory(Error),
+}
+
+impl std::convert::From<Error> for HeaderError {
+    fn from(error: Error) -> Self {
+        Self::Memory(error)
+    }
+}
+
+/// Makes room for `length` bytes, zeros. The length is within the file and its limit, which may
+/// still be more than there is memory for.
+fn grow(bytes: &mut Vec<u8>, length: usize) -> Result<()> {
+    bytes.try_reserve_exact(length - bytes.len()).map_err(|error| {
+        Error::new(ErrorKind::OutOfHostMemory, "not enough memory for a header")
+            .with("bytes", length)
+            .because(error)
+    })?;
+    bytes.resize(length, 0);
+    Ok(())
 }
 
 impl From<std::io::Error> for HeaderError {
@@ -233,7 +254,7 @@ fn read_header(file: &File, length: u64, options: &OpenOptions) -> Result<Header
     let first = bytes.len();
     let end = span.end as usize;
     if end > first {
-        bytes.resize(end, 0);
+        grow(&mut bytes, end)?;
         read_exact_at(file, &mut bytes[first..], first as u64)?;
     }
     let json = &bytes[span.start as usize..end];

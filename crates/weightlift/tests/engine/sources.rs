@@ -243,6 +243,18 @@ fn missing_shards_are_all_named() {
     );
 }
 
+/// A shard that is there but cannot be opened is not missing: fetching it again would not help.
+#[test]
+fn a_shard_that_leads_to_itself_keeps_its_reason() {
+    let written = write_sharded(specs(), 2);
+    let shard = written.path().join("model-00001-of-00002.safetensors");
+    fs::remove_file(&shard).unwrap();
+    symlink("model-00001-of-00002.safetensors", &shard).unwrap();
+    let error = Loader::default().load(written.path(), on_host()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error:?}");
+    assert!(error.value("reason").unwrap().contains("symbolic links"), "{error}");
+}
+
 /// IX-02 and IX-04: the index decides for every tensor; what it does not name is not read.
 #[test]
 fn the_index_decides_and_nothing_else_is_read() {
