@@ -112,6 +112,6 @@ fn a_name_longer_than_any_column_is_no_reason_to_panic() {
     file.extend_from_slice(b"abcd");
     std::fs::write(&path, file).expect("a file");
     let ran = run(["inspect", text(&path)]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     assert!(ran.stdout.contains(&name));
 }
