@@ -11,7 +11,7 @@ use weightlift_index::{StorageId, TensorInfo};
 
 use crate::device::{Device, DeviceId, DeviceMemory, Keep, Location};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Memory, Place, Region, Writer};
+use crate::memory::{Memory, Place, Quarantine, Region, Writer};
 use crate::plan::{Plan, PlannedStorage};
 use crate::route::Targets;
 
@@ -146,6 +146,7 @@ pub(crate) fn provide_on(
     plan: &Plan,
     targets: &Targets,
     provide: &mut Provide<'_>,
+    quarantine: &Arc<Quarantine>,
 ) -> Result<()> {
     let (mut ready, mut bytes) = (Vec::new(), 0);
     for storage in &plan.storages {
@@ -155,7 +156,8 @@ pub(crate) fn provide_on(
             queue.wait_for(event)?;
         }
         let (device, pointer) = (device.clone(), destination.address);
-        let keep = Arc::new(Theirs(destination.keep_alive));
+        let (keep_alive, quarantine) = (destination.keep_alive, quarantine.clone());
+        let keep = Arc::new(Theirs { keep_alive, length: storage.length, quarantine });
         ready.push(DeviceMemory { device, pointer, keep });
         bytes += storage.length;
         // A block's worth: less than that completes none, so nobody needs it yet.
@@ -169,12 +171,17 @@ pub(crate) fn provide_on(
 }
 
 /// Memory of the caller's: kept alive by us, freed by them.
-struct Theirs(Arc<dyn Any + Send + Sync>);
+struct Theirs {
+    keep_alive: Arc<dyn Any + Send + Sync>,
+    length: u64,
+    quarantine: Arc<Quarantine>,
+}
 
 impl Keep for Theirs {
     fn quarantine(&self) {
         // Never let go: a copy may still be writing there.
-        std::mem::forget(self.0.clone());
+        std::mem::forget(self.keep_alive.clone());
+        self.quarantine.add_bytes(self.length);
     }
 }
 

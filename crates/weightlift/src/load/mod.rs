@@ -258,7 +258,8 @@ impl Conductor<'_, '_> {
                 None => destination::allocate_on(&device, &plan, &targets)?,
                 Some(provide) => {
                     let mut provide = asking(&mut **provide, &by_storage, id);
-                    destination::provide_on(&device, &plan, &targets, &mut provide)?;
+                    let quarantine = &self.engine.quarantine;
+                    destination::provide_on(&device, &plan, &targets, &mut provide, quarantine)?;
                 }
             }
             seconds.seconds.allocate = allocating.elapsed().as_secs_f64();

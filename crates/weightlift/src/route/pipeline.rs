@@ -200,12 +200,17 @@ impl<'a> Run<'a> {
         let most = self.staged.map_or(1, |staged| staged.ring.blocks() as usize);
         let mut on_their_way = VecDeque::new();
         let mut reader = Positional::new(self.sources);
-        self.work(&mut reader, &mut |submitted| {
+        // Not caught here: a panic on the calling thread, mostly in the caller's own code, is the
+        // caller's. `Drain` sees to what is under way.
+        let read = self.read_pieces(&mut reader, &mut |submitted| {
             on_their_way.push_back(submitted);
             if on_their_way.len() >= most {
                 on_their_way.pop_front().into_iter().for_each(|oldest| collector.land(oldest));
             }
         });
+        if let Err(error) = read {
+            self.stop.fail(error);
+        }
         on_their_way.into_iter().for_each(|submitted| collector.land(submitted));
     }
 
