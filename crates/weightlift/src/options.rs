@@ -122,9 +122,8 @@ impl Default for Options {
             device: DeviceChoice::Auto,
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
-            // 16 MiB blocks, pieces of 1 MiB (plan/build.rs), 64 MiB in all: 99.7 % of the bus on one H200
-            // (PCIe 5 x16, 12 readers); 8 MiB blocks and 32 MiB in all reach 98 %.
-            // docs/benchmarks.md has the figures.
+            // 16 MiB blocks and 64 MiB in all load at 93 % of an H200's bus, copying itself at
+            // 98 %; other sizes are within a percent of that (docs/benchmarks.md).
             block_size: 16 << 20,
             piece_size: None,
             staging_budget: 64 << 20,

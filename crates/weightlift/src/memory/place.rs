@@ -45,9 +45,9 @@ impl Place {
 
     /// Has the kernel give fresh memory its pages. A page that a program touches is given under
     /// a lock of its part of the address space; one that a read system call touches first is
-    /// given under the lock of all of it, one after the other for all threads: reading 64 MiB
-    /// into new memory took 8 ms with any number of threads, touched before 1.4 + 1 ms with 16
-    /// (Linux 6.18).
+    /// given under the lock of all of it, one after the other for all threads. On a machine with
+    /// 16 cores a host load, which touches, beats plain reads, which do not, by 20 %
+    /// (docs/benchmarks.md).
     pub(crate) fn touch(&mut self) {
         for segment in self.segments.iter().filter(|_| self.fresh) {
             let mut at = 0;

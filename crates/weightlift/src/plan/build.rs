@@ -6,12 +6,12 @@ use super::{Block, Copy, Piece, Plan, PlannedStorage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Options, SMALLEST_BLOCK};
 
-/// Pieces of staged loads: 12 readers share a block of 16 MiB evenly enough, and 1 MiB and
-/// 2 MiB ran equally fast on one H200 (docs/benchmarks.md).
+/// Pieces of staged loads: small enough that 12 readers share a block of 16 MiB evenly.
 const STAGED_PIECE: u64 = 1 << 20;
 
-/// Pieces of loads into host memory: whole huge pages of new memory for one reader each. 1 MiB,
-/// where two readers make the same page, ran at 14 GB/s, 2 to 8 MiB at 17 (2 cores, warm).
+/// Pieces of loads into host memory: whole huge pages of new memory for one reader each. With
+/// 1 MiB two readers make the same page, and the second one's work is thrown away
+/// (`bench/first_load.py --device host --settings piece_size=1MiB` shows what that costs).
 const HOST_PIECE: u64 = 4 << 20;
 
 /// How large blocks and pieces are, how many blocks there are, and who reads.

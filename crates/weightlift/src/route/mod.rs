@@ -63,8 +63,8 @@ pub(crate) fn choose(
     }
 }
 
-/// Most readers that are chosen unasked. 12 readers fill a PCIe 5 x16 bus (99.7 % of it on one
-/// H200 with 16 cores); 8 reach 62 GB/s out of the page cache there, too close to the bus's 54.
+/// Most readers that are chosen unasked. 12 keep a PCIe 5 x16 bus busy (one H200 with 16 cores);
+/// 14 were no faster there (docs/benchmarks.md).
 const MOST_READERS: usize = 12;
 
 /// How many readers, from what was asked for and the number of processors.

@@ -41,7 +41,7 @@ impl Targets {
     /// Gives the next storages, in the plan's order, their places. From now on blocks of
     /// storages that have one are copied: staging memory that is to be pinned is pinned by now.
     ///
-    /// Many at once: every call wakes all readers that wait (100,000 calls took 0.13 s).
+    /// Many at once: every call wakes all readers that wait.
     pub(crate) fn provide(&self, memories: impl IntoIterator<Item = DeviceMemory>) {
         let mut provided = lock(&self.provided);
         for (place, memory) in self.places[*provided..].iter().zip(memories) {
