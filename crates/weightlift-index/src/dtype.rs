@@ -42,9 +42,9 @@ const fn known(name: &'static str, elements: u32, bytes: u32, swap: u8) -> Known
     Known { name, layout: BlockLayout { elements, bytes }, swap }
 }
 
-// The data types of safetensors. C64 is two F32, so it swaps by 4.
+// The first 22 are the data types of safetensors. C64 and C128 are pairs, so they swap by half.
 #[rustfmt::skip]
-static KNOWN: [Known; 22] = [
+static KNOWN: [Known; 31] = [
     known("F32", 1, 4, 4),
     known("F16", 1, 2, 2),
     known("BF16", 1, 2, 2),
@@ -67,13 +67,67 @@ static KNOWN: [Known; 22] = [
     known("U64", 1, 8, 8),
     known("F64", 1, 8, 8),
     known("C64", 1, 8, 4),
+    // Of other formats.
+    known("C128", 1, 16, 8),
+    known("U1", 8, 1, 0),
+    known("U2", 4, 1, 0),
+    known("I2", 4, 1, 0),
+    known("U3", 8, 3, 0),
+    known("U4", 2, 1, 0),
+    known("I4", 2, 1, 0),
+    known("U6", 4, 3, 0),
+    known("NF4", 2, 1, 0),
+];
+
+/// How many of them safetensors has.
+const OF_SAFETENSORS: usize = 22;
+
+// The block types of ggml, beside those above that it has too. Elements and bytes of a block are
+// those of the package gguf (`GGML_QUANT_SIZES`) and of ggml-common.h; a test compares them.
+#[rustfmt::skip]
+static GGML: [Known; 25] = [
+    known("Q4_0", 32, 18, 0),
+    known("Q4_1", 32, 20, 0),
+    known("Q5_0", 32, 22, 0),
+    known("Q5_1", 32, 24, 0),
+    known("Q8_0", 32, 34, 0),
+    known("Q8_1", 32, 36, 0),
+    known("Q2_K", 256, 84, 0),
+    known("Q3_K", 256, 110, 0),
+    known("Q4_K", 256, 144, 0),
+    known("Q5_K", 256, 176, 0),
+    known("Q6_K", 256, 210, 0),
+    known("Q8_K", 256, 292, 0),
+    known("IQ2_XXS", 256, 66, 0),
+    known("IQ2_XS", 256, 74, 0),
+    known("IQ3_XXS", 256, 98, 0),
+    known("IQ1_S", 256, 50, 0),
+    known("IQ4_NL", 32, 18, 0),
+    known("IQ3_S", 256, 110, 0),
+    known("IQ2_S", 256, 82, 0),
+    known("IQ4_XS", 256, 136, 0),
+    known("IQ1_M", 256, 56, 0),
+    known("TQ1_0", 256, 54, 0),
+    known("TQ2_0", 256, 66, 0),
+    known("MXFP4", 32, 17, 0),
+    known("NVFP4", 64, 36, 0),
 ];
 
 impl Dtype {
-    /// The data type of this name, opaque if the name is not known.
+    /// The data type of this name in any format, opaque if the name is not known.
     pub fn from_name(name: &str) -> Self {
-        // The list is short and its first entries are what almost every tensor has.
-        match KNOWN.iter().find(|known| known.name == name) {
+        Self::find(KNOWN.iter().chain(&GGML), name)
+    }
+
+    /// The data type of this name in safetensors: a name that only other formats have is opaque
+    /// there, and says nothing about bytes.
+    pub(crate) fn of_safetensors(name: &str) -> Self {
+        Self::find(&KNOWN[..OF_SAFETENSORS], name)
+    }
+
+    fn find(known: impl IntoIterator<Item = &'static Known>, name: &str) -> Self {
+        // The lists are short and their first entries are what almost every tensor has.
+        match known.into_iter().find(|known| known.name == name) {
             Some(known) => Self(Repr::Known(known)),
             None => Self(Repr::Opaque(name.into())),
         }
@@ -109,6 +163,13 @@ impl Dtype {
             return None;
         }
         (elements / per_block).checked_mul(u64::from(layout.bytes))
+    }
+
+    /// The bytes that this many elements take where the last block may be filled up with padding,
+    /// as ONNX and OpenVINO do it; `None` if the type is opaque or the number does not fit 64 bits.
+    pub fn padded_bytes_for(&self, elements: u64) -> Option<u64> {
+        let layout = self.layout()?;
+        elements.div_ceil(u64::from(layout.elements)).checked_mul(u64::from(layout.bytes))
     }
 
     /// The layout, for a caller that cannot do without it.
@@ -162,6 +223,8 @@ mod tests {
             ("I16", 16, Some(2)), ("U16", 16, Some(2)), ("F16", 16, Some(2)), ("BF16", 16, Some(2)),
             ("I32", 32, Some(4)), ("U32", 32, Some(4)), ("F32", 32, Some(4)), ("C64", 64, Some(4)),
             ("F64", 64, Some(8)), ("I64", 64, Some(8)), ("U64", 64, Some(8)),
+            ("C128", 128, Some(8)), ("U1", 1, None), ("U2", 2, None), ("I2", 2, None),
+            ("U3", 3, None), ("U4", 4, None), ("I4", 4, None), ("U6", 6, None), ("NF4", 4, None),
         ];
         assert_eq!(table.len(), KNOWN.len());
         for (name, bits, swap) in table {
@@ -194,8 +257,8 @@ mod tests {
 
     #[test]
     fn an_unknown_name_stays_opaque_until_its_size_is_needed() {
-        for name in ["I4", "C128", "f32", ""] {
-            let dtype = Dtype::from_name(name);
+        for name in ["I4", "C128", "Q4_0", "f32", ""] {
+            let dtype = Dtype::of_safetensors(name);
             assert!(dtype.is_opaque());
             assert_eq!(dtype.swap_width(), None);
             let error = dtype.known("w").unwrap_err();

@@ -185,10 +185,22 @@ kinds! {
     HeaderTooLarge,
     /// A header would end after the end of its file.
     HeaderPastEof,
-    /// A file is of another format.
+    /// A file whose name or option says safetensors is of another format.
     NotSafetensors,
-    /// A header is not the JSON that the format asks for.
+    /// A file is of no format that is read, or not of the one that was asked for.
+    UnknownFormat,
+    /// A file is of a format, or uses a feature of one, that is known and not read.
+    Unsupported,
+    /// A file is of the other byte order.
+    WrongEndian,
+    /// A header is not what its format asks for.
     InvalidHeader,
+    /// A pickle asks for something that could run code, or that state dicts do not use.
+    UnsafePickle,
+    /// A tensor's range lies outside the file that is to hold it.
+    OutOfRange,
+    /// A file with the weights of a model is not there.
+    MissingWeights,
     /// A number, or a product of numbers, is too large to be a size.
     Overflow,
     /// A tensor's shape and its number of bytes do not fit each other.
@@ -213,6 +225,8 @@ kinds! {
     LimitExceeded,
     /// What was asked for is not in the model.
     NotFound,
+    /// Bytes could not be read.
+    Io,
 }
 
 impl fmt::Display for ErrorKind {

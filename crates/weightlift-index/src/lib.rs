@@ -29,7 +29,7 @@
 //! let json = &file[span.start as usize..span.end as usize];
 //! let header = parse_header(json, span.end, length, &limits)?;
 //!
-//! let index = shards::assemble(vec![("model.safetensors".into(), length, header)], None)?;
+//! let index = shards::assemble(vec![header.into_index("model.safetensors", length)?], None)?;
 //! let w = index.require("w")?;
 //! assert_eq!((w.length, &w.shape[..]), (12, &[2, 3][..]));
 //! # Ok::<(), weightlift_index::Error>(())
@@ -37,17 +37,29 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod dtype;
 mod error;
+mod format;
 mod json;
 mod limits;
+mod metadata;
 mod model;
+mod share;
 
 pub mod detect;
+pub mod gguf;
+pub mod onnx;
+pub mod openvino;
+pub mod pytorch;
+pub mod raw;
 pub mod safetensors;
 pub mod shards;
 
+pub use bytes::Bytes;
 pub use dtype::{BlockLayout, Dtype};
 pub use error::{Error, ErrorKind};
+pub use format::Format;
 pub use limits::Limits;
+pub use metadata::Value;
 pub use model::{Encoding, Index, SourceId, SourceInfo, Storage, StorageId, TensorInfo};

@@ -11,9 +11,10 @@ use crate::{Error, ErrorKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Longest header of a safetensors file, in bytes. The default, 100 000 000, is that of the
-    /// format's reference implementation. Writers do not enforce it, so a file with more than
-    /// about a million tensors can need a larger one.
+    /// Longest header that is held in memory whole, in bytes: the JSON of a safetensors file, the
+    /// pickle of a PyTorch checkpoint, the directory of its archive. The default, 100 000 000, is
+    /// that of safetensors' reference implementation. Writers do not enforce it, so a file with
+    /// more than about a million tensors can need a larger one.
     pub header_bytes: u64,
     /// Longest index file, in bytes. The default, 100 000 000, is chosen to match
     /// [`header_bytes`](Self::header_bytes): an index names the tensors that the headers name.
@@ -22,13 +23,30 @@ pub struct Limits {
     /// default, 10 000 000, bounds that at 2 GB. With the default [`header_bytes`](Self::header_bytes)
     /// a header has room for about 2 000 000, so this one acts where that one was raised.
     pub tensors: u64,
+    /// Longest name or value of metadata, in bytes. The default, 64 000 000, is above the largest
+    /// tokenizers that GGUF files carry.
+    pub text_bytes: u64,
+    /// Most values in all lists of a file's metadata together, where they are kept. The default,
+    /// 10 000 000, bounds their memory at about 1 GB.
+    pub list_values: u64,
+    /// Deepest nesting: of subgraphs in ONNX, of elements in XML, of containers in a pickle. The
+    /// default, 64, is above what any writer makes, and so far below what a stack holds.
+    pub depth: u64,
     /// Most dimensions of one tensor. The default, 64, is the most that NumPy and PyTorch take.
     pub rank: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { header_bytes: 100_000_000, index_bytes: 100_000_000, tensors: 10_000_000, rank: 64 }
+        Self {
+            header_bytes: 100_000_000,
+            index_bytes: 100_000_000,
+            tensors: 10_000_000,
+            text_bytes: 64_000_000,
+            list_values: 10_000_000,
+            depth: 64,
+            rank: 64,
+        }
     }
 }
 
@@ -51,6 +69,27 @@ impl Limits {
     #[must_use]
     pub fn with_tensors(mut self, count: u64) -> Self {
         self.tensors = count;
+        self
+    }
+
+    /// Sets [`text_bytes`](Self::text_bytes).
+    #[must_use]
+    pub fn with_text_bytes(mut self, bytes: u64) -> Self {
+        self.text_bytes = bytes;
+        self
+    }
+
+    /// Sets [`list_values`](Self::list_values).
+    #[must_use]
+    pub fn with_list_values(mut self, count: u64) -> Self {
+        self.list_values = count;
+        self
+    }
+
+    /// Sets [`depth`](Self::depth).
+    #[must_use]
+    pub fn with_depth(mut self, levels: u64) -> Self {
+        self.depth = levels;
         self
     }
 

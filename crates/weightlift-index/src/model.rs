@@ -1,16 +1,19 @@
 //! The index: sources, storages in them, tensors over those.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use crate::{Dtype, Error, ErrorKind, error::join};
+use crate::{Dtype, Error, ErrorKind, Format, Value, error::join};
 
 /// What is in a model: which files, which ranges of them, and which tensors lie in those.
 ///
 /// A [`Storage`] is what is read and delivered, once; several tensors may lie in one, tied weights
 /// for example. The fields are plain data that any format's parser, or a caller of its own, can
 /// fill in; [`validate`](Self::validate) says whether they fit together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Index {
+    /// The format of the files; `None` if the index was made by other means.
+    pub format: Option<Format>,
     /// The files; a [`SourceId`] is a position in this list.
     pub sources: Vec<SourceInfo>,
     /// The ranges to read; a [`StorageId`] is a position in this list.
@@ -18,7 +21,7 @@ pub struct Index {
     /// The tensors, each with a name of its own.
     pub tensors: Vec<TensorInfo>,
     /// Metadata that the files carry. Where files disagree about a key, the first file's value.
-    pub metadata: BTreeMap<String, String>,
+    pub metadata: BTreeMap<String, Value>,
     /// How many tensors stand in the files and were left out, because the model's index file
     /// does not name them or names another file for them.
     pub skipped_tensors: u64,
@@ -40,6 +43,22 @@ pub struct SourceInfo {
     pub name: Box<str>,
     /// Its length in bytes.
     pub length: u64,
+    /// The bytes themselves, where the file has them only in another form, numbers written as
+    /// variable-length integers for example. Offsets count in these then, not in the file.
+    pub decoded: Option<Arc<[u8]>>,
+}
+
+impl SourceInfo {
+    /// A file of this name and length in bytes.
+    pub fn file(name: impl Into<Box<str>>, length: u64) -> Self {
+        Self { name: name.into(), length, decoded: None }
+    }
+
+    /// Bytes that the file of this name holds in another form.
+    pub fn decoded(name: impl Into<Box<str>>, bytes: impl Into<Arc<[u8]>>) -> Self {
+        let bytes = bytes.into();
+        Self { name: name.into(), length: bytes.len() as u64, decoded: Some(bytes) }
+    }
 }
 
 /// A range of bytes of a source.
@@ -62,6 +81,9 @@ pub enum Encoding {
     /// They are the same.
     #[default]
     Raw,
+    /// Every group of so many bytes, 2, 4 or 8, counted from the start of the storage, is reversed:
+    /// the file is of the other byte order. The length is a multiple of it.
+    Swapped(u8),
 }
 
 /// A tensor: a name and an interpretation of bytes of a storage.
@@ -73,13 +95,15 @@ pub struct TensorInfo {
     pub storage: StorageId,
     /// Where it begins, in bytes from the start of the storage.
     pub offset: u64,
-    /// How many bytes it covers.
+    /// How many bytes it covers, from its first element to its last; with strides that leave gaps
+    /// more than its elements have.
     pub length: u64,
     /// The type of its elements.
     pub dtype: Dtype,
     /// How many elements along each dimension; empty for a scalar.
     pub shape: Vec<u64>,
-    /// Elements to step over along each dimension; `None` if the tensor is dense and row-major.
+    /// Elements to step over along each dimension, none below zero; `None` if the tensor is dense
+    /// and row-major.
     pub strides: Option<Vec<i64>>,
 }
 
@@ -141,8 +165,9 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::InvalidIndex`] if a source or a storage is named that is not there, or a
-    ///   tensor has strides for another number of dimensions than its shape;
+    /// - [`ErrorKind::InvalidIndex`] if a source or a storage is named that is not there, a storage
+    ///   cannot be swapped as it says, or a tensor has strides that do not fit its shape, lead out
+    ///   of its range or below zero;
     /// - [`ErrorKind::Truncated`] if a storage ends after its source;
     /// - [`ErrorKind::SizeMismatch`] if a tensor ends after its storage;
     /// - [`ErrorKind::Overflow`] if where one of them ends does not fit 64 bits.
@@ -161,6 +186,16 @@ impl Index {
             return Err(dangling("source", storage.source.0, self.sources.len()));
         };
         let end = end_of(storage.offset, storage.length)?;
+        if let Encoding::Swapped(width) = storage.encoding
+            && !(matches!(width, 2 | 4 | 8) && storage.length.is_multiple_of(u64::from(width)))
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidIndex,
+                "a storage cannot be swapped by this number of bytes",
+            )
+            .with("bytes", storage.length)
+            .with("actual", width));
+        }
         if end > source.length {
             return Err(Error::new(ErrorKind::Truncated, "a storage ends after its file")
                 .with("file", &source.name)
@@ -189,15 +224,53 @@ impl Index {
             )
             .with("expected", tensor.shape.len())
             .with("actual", strides.len())),
-            _ => Ok(()),
+            Some(strides) => check_strides(tensor, strides),
+            None => Ok(()),
         }
     }
+}
+
+/// The number of the storage at this position.
+pub(crate) fn id(position: usize) -> Result<StorageId, Error> {
+    let number = u32::try_from(position).map_err(|_| {
+        Error::new(ErrorKind::LimitExceeded, "the model has more parts than can be numbered")
+            .with("limit", u32::MAX)
+            .with("actual", position)
+    })?;
+    Ok(StorageId(number))
 }
 
 fn dangling(what: &str, id: u32, count: usize) -> Error {
     Error::new(ErrorKind::InvalidIndex, format!("the index names a {what} that it does not have"))
         .with("actual", id)
         .with("count", count)
+}
+
+/// Checks that elements that lie apart stay within the tensor's range.
+fn check_strides(tensor: &TensorInfo, strides: &[i64]) -> Result<(), Error> {
+    let wrong = |message: &str| {
+        Error::new(ErrorKind::InvalidIndex, message)
+            .with("shape", format_args!("{:?}", tensor.shape))
+            .with("strides", format_args!("{strides:?}"))
+    };
+    let Some(size) = tensor.dtype.layout().filter(|layout| layout.elements == 1) else {
+        return Err(wrong("a tensor with strides needs elements of whole bytes"));
+    };
+    if tensor.shape.contains(&0) {
+        return Ok(());
+    }
+    let mut last: u64 = 0;
+    for (dim, stride) in tensor.shape.iter().zip(strides) {
+        let stride =
+            u64::try_from(*stride).map_err(|_| wrong("a tensor has a stride below zero"))?;
+        let reach = (dim - 1).checked_mul(stride).and_then(|reach| last.checked_add(reach));
+        last = reach.ok_or_else(|| wrong("a tensor's strides lead too far"))?;
+    }
+    let bytes = last.checked_add(1).and_then(|count| count.checked_mul(u64::from(size.bytes)));
+    if bytes.is_none_or(|bytes| bytes > tensor.length) {
+        return Err(wrong("a tensor's strides lead out of its range"));
+    }
+    Ok(())
 }
 
 fn end_of(offset: u64, length: u64) -> Result<u64, Error> {
@@ -236,7 +309,7 @@ mod tests {
         };
         let length = names.len() as u64 * 4;
         Index {
-            sources: vec![SourceInfo { name: "a".into(), length: length + 8 }],
+            sources: vec![SourceInfo::file("a", length + 8)],
             storages: vec![Storage {
                 source: SourceId(0),
                 offset: 8,

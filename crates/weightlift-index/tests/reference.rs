@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use safetensors::SafeTensors;
 use weightlift_index::Limits;
 use weightlift_index::safetensors::{Entry, header_span, parse_header};
-use weightlift_index::shards::{assemble, check_name, choose, parse_index};
+use weightlift_index::shards::{check_name, choose, parse_index};
 
 #[rustfmt::skip]
 const DTYPES: [(&str, u64); 22] = [
@@ -205,7 +205,7 @@ proptest! {
         prop_assert!(seen.is_some());
         prop_assert_eq!(ours(&bytes), seen);
         let parsed = read(&bytes, &Limits::default()).unwrap();
-        let index = assemble(vec![("f".into(), bytes.len() as u64, parsed)], None).unwrap();
+        let index = parsed.into_index("f", bytes.len() as u64).unwrap();
         prop_assert!(index.validate().is_ok());
         prop_assert_eq!(index.bytes(), data as u64);
     }

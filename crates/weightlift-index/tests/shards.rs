@@ -3,17 +3,16 @@
 mod common;
 
 use common::{Values, assert_error, shard};
-use weightlift_index::safetensors::Header;
 use weightlift_index::shards::{Choice, ShardIndex, assemble, check_present, choose, parse_index};
-use weightlift_index::{Error, ErrorKind, Index, Limits};
+use weightlift_index::{Error, ErrorKind, Index, Limits, Value};
 
 fn index(weight_map: &str) -> Result<ShardIndex, Error> {
     parse_index(format!(r#"{{"weight_map":{{{weight_map}}}}}"#).as_bytes(), &Limits::default())
 }
 
-fn files(files: &[(&str, &[&str])]) -> Vec<(Box<str>, u64, Header)> {
+fn files(files: &[(&str, &[&str])]) -> Vec<Index> {
     let file = |&(name, tensors): &(&str, &[&str])| {
-        (name.into(), 8 + 4 * tensors.len() as u64, shard(tensors))
+        shard(tensors).into_index(name, 8 + 4 * tensors.len() as u64).unwrap()
     };
     files.iter().map(file).collect()
 }
@@ -193,16 +192,20 @@ fn an_index_file_that_is_not_one_is_refused() {
 #[test]
 fn storages_follow_the_files_and_metadata_the_first_of_them() {
     let mut given = files(&[("1", &["a", "b"]), ("2", &["c"])]);
-    let text = |text: &str| text.to_owned();
-    given[0].2.metadata.insert(text("format"), text("pt"));
-    given[1].2.metadata.insert(text("format"), text("np"));
-    given[1].2.metadata.insert(text("more"), text("x"));
-    given[1].2.entries[0].end = given[1].2.entries[0].begin;
+    let mut add = |file: usize, key: &str, value: &str| {
+        given[file].metadata.insert(key.to_owned(), Value::from(value));
+    };
+    add(0, "format", "pt");
+    add(1, "format", "np");
+    add(1, "more", "x");
+    given[1].storages[0].length = 0;
+    given[1].tensors[0].length = 0;
     let found = assemble(given, None).unwrap();
     found.validate().unwrap();
     let storages: Vec<_> =
         found.storages.iter().map(|s| (s.source.0, s.offset, s.length)).collect();
     assert_eq!(storages, [(0, 8, 4), (0, 12, 4), (1, 8, 0)]);
-    assert_eq!((found.metadata["format"].as_str(), found.metadata["more"].as_str()), ("pt", "x"));
+    assert_eq!(found.metadata["format"].as_text(), Some("pt"));
+    assert_eq!(found.metadata["more"].as_text(), Some("x"));
     assert_eq!(found.tensor("c").map(|tensor| tensor.length), Some(0));
 }

@@ -150,7 +150,7 @@ pub fn in_memory(files: Vec<(Vec<Spec>, Fault)>) -> (Arc<Model>, Vec<Arc<Faulty>
         let span = format::header_span(first, length, &limits).expect("a header");
         let json = &bytes[span.start as usize..span.end as usize];
         let header = format::parse_header(json, span.end, length, &limits).expect("a good one");
-        headers.push((name.clone().into_boxed_str(), length, header));
+        headers.push(header.into_index(&name, length).expect("few tensors"));
         let source = Arc::new(Faulty::new(name, bytes, fault));
         faulty.push(source.clone());
         sources.push(source);

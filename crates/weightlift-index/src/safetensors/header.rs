@@ -210,7 +210,7 @@ impl<'de> DeserializeSeed<'de> for DtypeName<'_, '_> {
         if let Some(last) = self.0.opaque.as_ref().filter(|last| last.name() == name) {
             return Ok(last.clone());
         }
-        let dtype = Dtype::from_name(&name);
+        let dtype = Dtype::of_safetensors(&name);
         if dtype.is_opaque() {
             self.0.opaque = Some(dtype.clone());
         }

@@ -25,7 +25,10 @@ use std::ops::Range;
 
 use crate::detect::{Kind, sniff};
 use crate::limits::{self, Limits};
-use crate::{Dtype, Error, ErrorKind};
+use crate::{
+    Dtype, Encoding, Error, ErrorKind, Format, Index, SourceId, SourceInfo, Storage, TensorInfo,
+    Value, model::id,
+};
 
 /// Bytes before the header.
 const PREFIX: u64 = 8;
@@ -52,6 +55,41 @@ pub struct Entry {
     pub begin: u64,
     /// Where its bytes end, from the start of the file.
     pub end: u64,
+}
+
+impl Header {
+    /// The index of the file of this name and length in bytes: each tensor has a storage of its
+    /// own; that of a tensor without bytes has length 0.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LimitExceeded`] if there are more than 2^32 tensors.
+    pub fn into_index(self, name: &str, length: u64) -> Result<Index, Error> {
+        let mut index = Index {
+            format: Some(Format::Safetensors),
+            sources: vec![SourceInfo::file(name, length)],
+            storages: Vec::with_capacity(self.entries.len()),
+            tensors: Vec::with_capacity(self.entries.len()),
+            metadata: self.metadata.into_iter().map(|(k, v)| (k, Value::from(v))).collect(),
+            skipped_tensors: 0,
+        };
+        for entry in self.entries {
+            let length = entry.end.saturating_sub(entry.begin);
+            let storage = id(index.storages.len())?;
+            let (source, encoding) = (SourceId(0), Encoding::Raw);
+            index.storages.push(Storage { source, offset: entry.begin, length, encoding });
+            index.tensors.push(TensorInfo {
+                name: entry.name,
+                storage,
+                offset: 0,
+                length,
+                dtype: entry.dtype,
+                shape: entry.shape,
+                strides: None,
+            });
+        }
+        Ok(index)
+    }
 }
 
 /// Says which bytes of a file are the JSON header, given the file's first bytes and its length.

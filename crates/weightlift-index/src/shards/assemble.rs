@@ -1,17 +1,14 @@
-//! Headers of several files to one index.
+//! Indexes of several files to one.
 
 use std::collections::{HashMap, HashSet};
 
 use super::ShardIndex;
-use crate::safetensors::{Entry, Header};
-use crate::{
-    Encoding, Error, ErrorKind, Index, SourceId, SourceInfo, Storage, StorageId, TensorInfo,
-};
+use crate::{Error, ErrorKind, Index, SourceId, StorageId, TensorInfo, model::id};
 
-/// Joins the headers of a model's files, each with its name and length in bytes, to one index.
+/// Joins the indexes of a model's files to one.
 ///
-/// Sources, storages and tensors come in the order of the files and, within a file, of the
-/// offsets. Each tensor has a storage of its own; that of a tensor without bytes has length 0.
+/// A file goes by the name of its index's first source. Sources, storages and tensors come in the
+/// order of the files; storages that no tensor lies in are left out.
 ///
 /// With an index file, its `weight_map` decides for each tensor: a tensor that it does not name, or
 /// for which it names another file, is left out and counted. So a stale copy in one file never
@@ -26,11 +23,12 @@ use crate::{
 ///   the first by name and, as `count`, how many the file lacks;
 /// - [`ErrorKind::MissingShards`] if a file that the index file names is not among `files`;
 /// - [`ErrorKind::AmbiguousModel`] if a file stands twice in `files`;
+/// - [`ErrorKind::InvalidIndex`] if an index names a storage that it does not have;
 /// - [`ErrorKind::LimitExceeded`] if there are more than 2^32 files or tensors.
-pub fn assemble(
-    files: Vec<(Box<str>, u64, Header)>,
-    index: Option<&ShardIndex>,
-) -> Result<Index, Error> {
+pub fn assemble(mut files: Vec<Index>, index: Option<&ShardIndex>) -> Result<Index, Error> {
+    if let (1, None) = (files.len(), index) {
+        return Ok(files.remove(0));
+    }
     refuse_repeated_files(&files)?;
     let mapping = match index {
         Some(index) => Some(Mapping::new(index, &files)?),
@@ -39,54 +37,65 @@ pub fn assemble(
             None
         }
     };
-    let mut assembled = Index::default();
-    for (name, length, header) in files {
-        let source = SourceId(id(assembled.sources.len())?);
-        let first = assembled.tensors.len();
-        for (key, value) in header.metadata {
-            assembled.metadata.entry(key).or_insert(value);
-        }
-        for entry in header.entries {
-            if mapping.as_ref().is_some_and(|mapping| !mapping.takes(&entry.name, &name)) {
-                assembled.skipped_tensors += 1;
-                continue;
-            }
-            add(&mut assembled, source, entry)?;
-        }
-        if let Some(mapping) = &mapping {
-            mapping.check_complete(&name, &assembled.tensors[first..])?;
-        }
-        assembled.sources.push(SourceInfo { name, length });
+    let mut assembled =
+        Index { format: files.first().and_then(|file| file.format), ..Index::default() };
+    for file in files {
+        add(&mut assembled, file, mapping.as_ref())?;
     }
     Ok(assembled)
 }
 
-fn add(index: &mut Index, source: SourceId, entry: Entry) -> Result<(), Error> {
-    let length = entry.end.saturating_sub(entry.begin);
-    let storage = StorageId(id(index.storages.len())?);
-    index.storages.push(Storage { source, offset: entry.begin, length, encoding: Encoding::Raw });
-    index.tensors.push(TensorInfo {
-        name: entry.name,
-        storage,
-        offset: 0,
-        length,
-        dtype: entry.dtype,
-        shape: entry.shape,
-        strides: None,
-    });
+fn add(assembled: &mut Index, file: Index, mapping: Option<&Mapping<'_>>) -> Result<(), Error> {
+    let name = Box::<str>::from(name_of(&file));
+    let first_source = assembled.sources.len();
+    let first_tensor = assembled.tensors.len();
+    id(first_source + file.sources.len())?;
+    for (key, value) in file.metadata {
+        assembled.metadata.entry(key).or_insert(value);
+    }
+    assembled.skipped_tensors += file.skipped_tensors;
+    let mut storage_of: Vec<Option<StorageId>> = vec![None; file.storages.len()];
+    for mut tensor in file.tensors {
+        if mapping.is_some_and(|mapping| !mapping.takes(&tensor.name, &name)) {
+            assembled.skipped_tensors += 1;
+            continue;
+        }
+        let number = tensor.storage.0 as usize;
+        let Some(known) = storage_of.get_mut(number) else {
+            return Err(Error::new(
+                ErrorKind::InvalidIndex,
+                "the index names a storage that it does not have",
+            )
+            .with("tensor", &tensor.name)
+            .with("actual", number));
+        };
+        tensor.storage = match known {
+            Some(storage) => *storage,
+            None => {
+                let mut storage = file.storages[number];
+                // Checked above: the last source has a number.
+                storage.source = SourceId(storage.source.0 + first_source as u32);
+                let new = id(assembled.storages.len())?;
+                assembled.storages.push(storage);
+                *known.insert(new)
+            }
+        };
+        assembled.tensors.push(tensor);
+    }
+    if let Some(mapping) = mapping {
+        mapping.check_complete(&name, &assembled.tensors[first_tensor..])?;
+    }
+    assembled.sources.extend(file.sources);
     Ok(())
 }
 
-fn id(position: usize) -> Result<u32, Error> {
-    u32::try_from(position).map_err(|_| {
-        Error::new(ErrorKind::LimitExceeded, "the model has more parts than can be numbered")
-            .with("limit", u32::MAX)
-            .with("actual", position)
-    })
+/// The name that a file goes by.
+fn name_of(file: &Index) -> &str {
+    file.sources.first().map_or("", |source| &source.name)
 }
 
-fn refuse_repeated_files(files: &[(Box<str>, u64, Header)]) -> Result<(), Error> {
-    let mut names: Vec<&str> = files.iter().map(|(name, ..)| &**name).collect();
+fn refuse_repeated_files(files: &[Index]) -> Result<(), Error> {
+    let mut names: Vec<&str> = files.iter().map(name_of).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => {
@@ -98,18 +107,18 @@ fn refuse_repeated_files(files: &[(Box<str>, u64, Header)]) -> Result<(), Error>
 }
 
 /// Without an index file nothing says which of two tensors of one name is meant.
-fn refuse_shared_names(files: &[(Box<str>, u64, Header)]) -> Result<(), Error> {
-    // Names within one header are distinct already.
+fn refuse_shared_names(files: &[Index]) -> Result<(), Error> {
+    // Names within one file are distinct already.
     if files.len() < 2 {
         return Ok(());
     }
     let mut seen: HashMap<&str, &str> = HashMap::new();
-    for (file, _, header) in files {
-        for entry in &header.entries {
-            if let Some(other) = seen.insert(&entry.name, file) {
+    for file in files {
+        for tensor in &file.tensors {
+            if let Some(other) = seen.insert(&tensor.name, name_of(file)) {
                 return Err(Error::new(ErrorKind::DuplicateTensor, "a tensor stands in two files")
-                    .with("tensor", &entry.name)
-                    .with("file", file)
+                    .with("tensor", &tensor.name)
+                    .with("file", name_of(file))
                     .with("other_file", other)
                     .hint("name the files that are the model, or give it an index file"));
             }
@@ -126,8 +135,8 @@ struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    fn new(index: &'a ShardIndex, files: &[(Box<str>, u64, Header)]) -> Result<Self, Error> {
-        let given: HashSet<&str> = files.iter().map(|(name, ..)| &**name).collect();
+    fn new(index: &'a ShardIndex, files: &[Index]) -> Result<Self, Error> {
+        let given: HashSet<&str> = files.iter().map(name_of).collect();
         super::check_present(index, |name| given.contains(name))?;
 
         let mut expected = vec![0; index.shards.len()];

@@ -190,7 +190,7 @@ fn assemble(files: Vec<(LocalFile, Header)>, index: Option<&ShardIndex>) -> Resu
     let mut sources: Vec<Arc<dyn Source>> = Vec::with_capacity(files.len());
     let mut headers = Vec::with_capacity(files.len());
     for (file, header) in files {
-        headers.push((file.name().into(), file.length(), header));
+        headers.push(header.into_index(file.name(), file.length())?);
         sources.push(Arc::new(file));
     }
     Ok((shards::assemble(headers, index)?, sources))

@@ -1,0 +1,1 @@
+//! PyTorch checkpoints in ZIP archives.
