@@ -3,6 +3,7 @@
 mod cargo;
 mod defects;
 mod fake_cuda;
+mod fuzz;
 mod layers;
 mod python;
 mod runner;
@@ -22,6 +23,9 @@ Commands:
   defects [PART]  plant the known defects (those with PART in their names) in a copy, one after
                   the other, and see that the tests find them; takes minutes
   defects --check see that every known defect can still be planted
+  fuzz [--seconds N] [TARGET]...
+                  run the fuzz targets, all or those named, for N seconds each (60), two at a time
+  fuzz --seeds    write the inputs that fuzzing begins with
   fake-cuda       build the driver for tests as libcuda.so.1 and print its folder
 ";
 
@@ -48,6 +52,8 @@ fn run() -> Result<ExitCode> {
         ["defects"] => defects::run(""),
         ["defects", "--check"] => defects::check(),
         ["defects", part] if !part.starts_with('-') => defects::run(part),
+        ["fuzz", "--seeds"] => fuzz::write_seeds(),
+        ["fuzz", ref arguments @ ..] => fuzz::run(arguments),
         ["fake-cuda"] => {
             println!("{}", fake_cuda::build()?.display());
             Ok(ExitCode::SUCCESS)

@@ -67,11 +67,16 @@ impl Kind {
     }
 }
 
+/// How many bytes decide.
+const LOOKED_AT: usize = 64;
+
 /// Says what a file is by its first bytes, of which 64 are enough.
 ///
 /// Safetensors has no magic number. It is recognised by a header length below 2^40 that is
 /// followed by `{`, and that comes first: a length of 640, for example, begins as a pickle does.
 pub fn sniff(first_bytes: &[u8]) -> Kind {
+    // So that the answer is the same for whoever has more.
+    let first_bytes = &first_bytes[..first_bytes.len().min(LOOKED_AT)];
     if let [_, _, _, _, _, 0, 0, 0, b'{', ..] = first_bytes {
         return Kind::Safetensors;
     }
@@ -97,9 +102,8 @@ fn sniff_text(first_bytes: &[u8]) -> Kind {
     let bytes = first_bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first_bytes);
     // As the length of a safetensors header, eight printable characters are far beyond any file,
     // so fewer than eight would prove nothing.
-    let looked_at = &bytes[..bytes.len().min(64)];
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
-    if looked_at.len() < 8 || !looked_at.iter().all(is_text) || !looked_at[..8].is_ascii() {
+    if bytes.len() < 8 || !bytes.iter().all(is_text) || !bytes[..8].is_ascii() {
         return Kind::Unknown;
     }
     let text = bytes.trim_ascii_start();
@@ -148,6 +152,18 @@ mod tests {
         for (bytes, kind) in table {
             assert_eq!(sniff(bytes), *kind, "{:?}", bytes.escape_ascii().to_string());
         }
+    }
+
+    // A byte order mark was not counted among the 64 bytes, so a byte behind them changed the answer
+    // of whoever had read more than was asked for.
+    #[test]
+    fn what_comes_after_64_bytes_changes_nothing() {
+        let mut page = b"\xef\xbb\xbf<html>".to_vec();
+        page.resize(64, b' ');
+        page.extend_from_slice(b"\0\0\0\0");
+        assert_eq!((sniff(&page[..64]), sniff(&page)), (Kind::Html, Kind::Html));
+        let late = [&[b' '; 64][..], b"<html>"].concat();
+        assert_eq!((sniff(&late[..64]), sniff(&late)), (Kind::Text, Kind::Text));
     }
 
     // Header lengths whose low bytes are the magic of another format.
