@@ -67,16 +67,11 @@ impl Kind {
     }
 }
 
-/// How many bytes decide.
-const LOOKED_AT: usize = 64;
-
 /// Says what a file is by its first bytes, of which 64 are enough.
 ///
 /// Safetensors has no magic number. It is recognised by a header length below 2^40 that is
 /// followed by `{`, and that comes first: a length of 640, for example, begins as a pickle does.
 pub fn sniff(first_bytes: &[u8]) -> Kind {
-    // So that the answer is the same for whoever has more.
-    let first_bytes = &first_bytes[..first_bytes.len().min(LOOKED_AT)];
     if let [_, _, _, _, _, 0, 0, 0, b'{', ..] = first_bytes {
         return Kind::Safetensors;
     }
@@ -99,6 +94,8 @@ pub fn sniff(first_bytes: &[u8]) -> Kind {
 }
 
 fn sniff_text(first_bytes: &[u8]) -> Kind {
+    // So that the answer is the same for whoever has more.
+    let first_bytes = &first_bytes[..first_bytes.len().min(64)];
     let bytes = first_bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first_bytes);
     // As the length of a safetensors header, eight printable characters are far beyond any file,
     // so fewer than eight would prove nothing.
