@@ -71,7 +71,11 @@ impl Kind {
 ///
 /// Safetensors has no magic number. It is recognised by a header length below 2^40 that is
 /// followed by `{`, and that comes first: a length of 640, for example, begins as a pickle does.
+/// GGUF alone comes before it: a file of 123 tensors, which is `{`, would pass for a header of 13 GB.
 pub fn sniff(first_bytes: &[u8]) -> Kind {
+    if let [b'G', b'G', b'U', b'F', 1..=255, ..] = first_bytes {
+        return Kind::Gguf;
+    }
     if let [_, _, _, _, _, 0, 0, 0, b'{', ..] = first_bytes {
         return Kind::Safetensors;
     }
@@ -139,6 +143,8 @@ mod tests {
             (b"\x1f\x8b\x08\0\0\0\0\0", Kind::Gzip),
             (b"\x80\x02}q\0", Kind::Pickle),
             (b"GGUF\x03\0\0\0", Kind::Gguf),
+            (b"GGUF\x03\0\0\0{\0\0\0\0\0\0\0", Kind::Gguf),
+            (b"GGUF\0\0\0\x03", Kind::Gguf),
             (b"\x89HDF\r\n\x1a\n", Kind::Hdf5),
             (b"\x93NUMPY\x01\0", Kind::Numpy),
             (b"", Kind::Unknown),
