@@ -122,6 +122,12 @@ impl<'a> Cursor<'a> {
 
     /// The next byte.
     pub(crate) fn byte(&mut self) -> Result<u8, Error> {
+        // Numbers of variable length are read byte by byte.
+        let at = (self.position - self.window_start) as usize;
+        if let Some(byte) = self.window.get(at) {
+            self.position += 1;
+            return Ok(*byte);
+        }
         Ok(self.array::<1>()?[0])
     }
 

@@ -340,9 +340,17 @@ impl<'a> Walk<'a> {
                 .hint(limits::raise("tensors")));
         }
         let mut proto = proto;
-        let wanted = std::mem::take(&mut proto.name);
+        let (wanted, start) = (std::mem::take(&mut proto.name), proto.start);
         let tensor = proto.finish(&mut self.reader, &mut self.locations, &mut self.decoded);
-        self.tensors.push(tensor.map_err(|error| error.with("tensor", &wanted))?);
+        self.tensors.push(tensor.map_err(|error| {
+            let error = error.with("tensor", &wanted);
+            // Of those without a name there are many: a place says which one it is.
+            if wanted.is_empty() && error.get("offset").is_none() {
+                error.with("offset", start)
+            } else {
+                error
+            }
+        })?);
         self.naming.push(Naming { wanted, scope, main, ..Naming::default() });
         Ok(position)
     }

@@ -41,7 +41,8 @@ pub(super) struct Proto {
     in_segments: bool,
     location: u64,
     entries: Entries,
-    /// Where the message ends.
+    /// Where the message begins and ends, of several the last.
+    pub(super) start: u64,
     end: u64,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct Values {
 impl Proto {
     /// Reads a message, which adds to what was read before.
     pub(super) fn read(&mut self, reader: &mut Reader<'_>, at: Range<u64>) -> Result<(), Error> {
-        self.end = at.end;
+        (self.start, self.end) = (at.start, at.end);
         let mut message = Message::new(at);
         while let Some(field) = reader.next(&mut message)? {
             match field.number {
