@@ -18,10 +18,36 @@ from onnx.external_data_helper import (
 import reference
 
 # In the order of their numbers in ONNX, from 1.
-DTYPES = """
-    F32 U8 I8 U16 I16 I32 I64 STRING BOOL F16 F64 U32 U64 C64 C128 BF16 F8_E4M3 F8_E4M3FNUZ F8_E5M2
-    F8_E5M2FNUZ U4 I4 F4 F8_E8M0 U2 I2 F6_E2M3 F6_E3M2
-""".split()
+DTYPES = [
+    "F32",
+    "U8",
+    "I8",
+    "U16",
+    "I16",
+    "I32",
+    "I64",
+    "STRING",
+    "BOOL",
+    "F16",
+    "F64",
+    "U32",
+    "U64",
+    "C64",
+    "C128",
+    "BF16",
+    "F8_E4M3",
+    "F8_E4M3FNUZ",
+    "F8_E5M2",
+    "F8_E5M2FNUZ",
+    "U4",
+    "I4",
+    "F4",
+    "F8_E8M0",
+    "U2",
+    "I2",
+    "F6_E2M3",
+    "F6_E3M2",
+]
 TYPES = dict(enumerate(DTYPES, 1))
 STRING = TensorProto.STRING
 
@@ -124,10 +150,16 @@ def tensor(name, number, shape, raw=True):
     return helper.make_tensor(name, number, shape, values(number, count))
 
 
-def model(initializers=(), nodes=(), functions=(), **rest):
-    graph = helper.make_graph(list(nodes), "main", [], [], list(initializers), **rest)
+def model(initializers=(), nodes=(), functions=(), sparse=(), producer="", **properties):
+    graph = helper.make_graph(
+        list(nodes), "main", [], [], list(initializers), sparse_initializer=list(sparse)
+    )
     imports = [helper.make_opsetid("", 22), helper.make_opsetid("own", 1)]
-    return helper.make_model(graph, functions=list(functions), opset_imports=imports)
+    result = helper.make_model(
+        graph, functions=list(functions), opset_imports=imports, producer_name=producer
+    )
+    helper.set_model_props(result, properties)
+    return result
 
 
 def all_types(raw):
@@ -185,7 +217,7 @@ def everywhere():
         [tensor("W", f32, (12,)), tensor("big", f32, (999,))],
         nodes,
         [function],
-        sparse_initializer=[sparse("Z")],
+        [sparse("Z")],
     )
 
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import _get_all_tensors
 
 import onnx_models as models
+import schemas
 from onnx_models import external, model, tensor
 
 
@@ -21,7 +22,7 @@ def generated(tmp_path_factory):
 
 
 def loaded(weightlift, path):
-    report = weightlift.load(path, "--device", "host").expect(0).json()
+    report = schemas.check("load", weightlift.load(path, "--device", "host").expect(0).json())
     tensors = [
         models.Found(t["name"], t["dtype"], tuple(t["shape"]), t["digest"])
         for t in report["tensors"]
@@ -37,7 +38,7 @@ def assert_as_reference(weightlift, path):
     # Names of the graph's values are kept.
     assert {name: by_name.get(name) for name in initializers} == initializers
     # Whatever the names, each tensor is there as often as the reference has it.
-    content = lambda t: (t.dtype, t.shape, t.digest)  # noqa: E731
+    content = lambda t: (t.dtype, t.shape, t.digest)
     assert Counter(map(content, ours)) == Counter(map(content, everything))
     # And where a tensor has a name that no other has, it is that.
     names = Counter(t.name for t in everything if t.name)
@@ -87,7 +88,7 @@ def test_names_of_tensors_that_have_none_of_their_own(weightlift, generated):
 
 
 def test_tied_weights_share_a_storage(weightlift, generated):
-    report = weightlift.inspect(generated["tied"]).expect(0).json()
+    report = schemas.check("inspect", weightlift.inspect(generated["tied"]).expect(0).json())
     assert report["format"] == "onnx"
     assert len({t["storage"] for t in report["tensors"]}) == 1
     assert [(t["file"], t["offset"]) for t in report["tensors"]] == [
@@ -95,6 +96,32 @@ def test_tied_weights_share_a_storage(weightlift, generated):
         ("tied.bin", 3),
         ("tied.bin", 35),
     ]
+
+
+def test_inspect_says_where_the_bytes_lie(weightlift, generated):
+    for name in ["types-raw", "types-typed", "types-external"]:
+        path = generated[name]
+        tensors = {t.name: t for t in loaded(weightlift, path)}
+        report = schemas.check("inspect", weightlift.inspect(path).expect(0).json())
+        for found in report["tensors"]:
+            if found["offset"] is None:
+                # Numbers of variable length, strings.
+                assert name == "types-typed" or found["dtype"] == "STRING"
+                continue
+            content = (path.parent / found["file"]).read_bytes()
+            data = content[found["offset"] : found["offset"] + found["length"]]
+            assert models.reference.digest(data) == tensors[found["name"]].digest
+
+
+def test_metadata(weightlift, tmp_path):
+    result = model(producer="somebody", stride="32")
+    path = tmp_path / "model.onnx"
+    onnx.save(result, path)
+    metadata = weightlift.run("inspect", path, "--json", "--metadata").expect(0).json()["metadata"]
+    assert metadata["onnx.ir_version"] == result.ir_version
+    assert metadata["onnx.producer_name"] == "somebody"
+    assert metadata["onnx.opset_import"] == ["ai.onnx:22", "own:1"]
+    assert metadata["stride"] == "32"
 
 
 @pytest.mark.parametrize("name", models.real_models())
@@ -160,9 +187,11 @@ CASES = [
     Case("empty", at("", length=16), "UnsafePath"),
     Case("no location", (("length", 16),), "InvalidHeader"),
     Case("the folder", at(".", length=16), "UnsafePath"),
-    Case("NUL", at("w.bin\0", length=16), "UnsafePath", "the reference opens another name, `w.bin`"),
+    Case(
+        "NUL", at("w.bin\0", length=16), "UnsafePath", "the reference opens another name, `w.bin`"
+    ),
     Case("address", at("*/_ORT_MEM_ADDR_/*", offset=4096, length=16), "UnsafePath"),
-    Case("missing file", at("gone.bin", length=16), "MissingWeights"),
+    Case("missing file", at("gone.bin", length=16), "FileNotFound"),
     # ON-02
     Case("no length", at(offset=0), data=DATA[:16]),
     Case("no length, more data", at(offset=0), laxer=LENGTH),
@@ -233,7 +262,7 @@ def write_case(folder, case):
 
 def assert_refused(result, kind):
     result.expect(1).error_line()
-    error = result.json()["error"]
+    error = schemas.check("error", result.json())["error"]
     assert error["kind"] == kind, f"expected {kind}\n{result}"
     return error
 
