@@ -49,6 +49,8 @@ use crate::{
     onnx::tensor::Place,
 };
 
+use tensor::Place;
+
 pub use recognise::recognises;
 
 /// A model whose tensors are found and checked, but for what lies in other files.
