@@ -132,6 +132,11 @@ impl Dtype {
         Self::find(&KNOWN[..OF_SAFETENSORS], name)
     }
 
+    /// A data type that is not known, whatever other formats mean by its name.
+    pub(crate) fn opaque(name: &str) -> Self {
+        Self(Repr::Opaque(name.into()))
+    }
+
     fn find(known: impl IntoIterator<Item = &'static Known>, name: &str) -> Self {
         // The lists are short and their first entries are what almost every tensor has.
         match known.into_iter().find(|known| known.name == name) {
