@@ -44,10 +44,9 @@ mod wire;
 use std::collections::BTreeMap;
 
 use crate::share::{self, Placed};
-use crate::{
-    Bytes, Error, ErrorKind, Format, Index, Limits, SourceId, SourceInfo, Value,
-    onnx::tensor::Place,
-};
+use crate::{Bytes, Error, ErrorKind, Format, Index, Limits, SourceId, SourceInfo, Value};
+
+use tensor::Place;
 
 use tensor::Place;
 
