@@ -48,8 +48,6 @@ use crate::{Bytes, Error, ErrorKind, Format, Index, Limits, SourceId, SourceInfo
 
 use tensor::Place;
 
-use tensor::Place;
-
 pub use recognise::recognises;
 
 /// A model whose tensors are found and checked, but for what lies in other files.
