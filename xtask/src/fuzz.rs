@@ -143,7 +143,7 @@ fn build(sources: &Path, folder: &Path) -> Result<PathBuf> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
         .context("cannot run cargo build")?;
-    ensure!(status.success(), "building the fuzz targets failed: it needs a C++ compiler");
+    ensure!(status.success(), "building the fuzz targets failed (libFuzzer needs a C++ compiler)");
     Ok(folder.join("build").join(machine).join("release"))
 }
 

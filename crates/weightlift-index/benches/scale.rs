@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fuzz_targets::memory::{Usage, measure};
 use fuzz_targets::write::{self, Dtype, Sparse, Tensor};
-use weightlift_index::{Bytes, Error, Index, Limits, safetensors};
+use weightlift_index::{Bytes, Error, Index, Limits, gguf, onnx, openvino, safetensors};
 
 /// Each is parsed so often, or as often as fits five seconds.
 const SAMPLES: usize = 9;
@@ -22,8 +22,29 @@ struct Format {
     index: fn(&mut dyn Bytes, &Limits) -> Result<Index, Error>,
 }
 
-const FORMATS: &[Format] =
-    &[Format { name: "safetensors", write: write::safetensors::file, index: index_safetensors }];
+const FORMATS: &[Format] = &[
+    Format { name: "safetensors", write: write::safetensors::file, index: index_safetensors },
+    Format {
+        name: "gguf",
+        write: |tensors| write::gguf::file(tensors, &[]),
+        index: |file, limits| gguf::parse(file, false, limits)?.into_index("m", file.length()),
+    },
+    Format {
+        name: "onnx",
+        write: write::onnx::file,
+        index: |file, limits| onnx::parse(file, limits)?.into_index("m", file.length(), &[]),
+    },
+    // Its data lie in another file, of which nothing is looked at but the length.
+    Format {
+        name: "openvino",
+        write: |tensors| {
+            let mut file = Sparse::default();
+            file.write(write::openvino::file(tensors).0.as_bytes());
+            file
+        },
+        index: |file, limits| openvino::parse(file, limits)?.into_index(Some(("m", 1 << 40))),
+    },
+];
 
 fn index_safetensors(file: &mut dyn Bytes, limits: &Limits) -> Result<Index, Error> {
     let length = file.length();
@@ -85,17 +106,18 @@ fn row(format: &Format, what: &str, tensors: &[Tensor]) {
     let count = tensors.len();
     let (median, least, most) = (times[times.len() / 2], times[0], times[times.len() - 1]);
     let each = |bytes: i64| bytes as f64 / count as f64;
+    let megabytes = |bytes: u64| figure(bytes as f64 / 1e6);
     println!(
-        "| {} | {what} | {count} | {:.1} | {:.1} | {:.1} | {:.1} ({:.1} to {:.1}) | {:.0} | {:.1} | {:.0} | {:.0} |",
+        "| {} | {what} | {count} | {} | {} | {} | {} ({} to {}) | {:.0} | {} | {:.0} | {:.0} |",
         format.name,
-        file.length() as f64 / 1e6,
-        file.0.written() as f64 / 1e6,
-        file.1 as f64 / 1e6,
+        megabytes(file.length()),
+        megabytes(file.0.written()),
+        megabytes(file.1),
         milliseconds(median),
         milliseconds(least),
         milliseconds(most),
         median.as_secs_f64() * 1e9 / count as f64,
-        usage.peak as f64 / 1e6,
+        megabytes(usage.peak as u64),
         each(usage.peak),
         each(usage.kept),
     );
@@ -107,8 +129,13 @@ fn measure_kept<T>(value: T) -> i64 {
     -usage.kept
 }
 
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+fn milliseconds(time: Duration) -> String {
+    figure(time.as_secs_f64() * 1e3)
+}
+
+/// A number with as many digits as say something.
+fn figure(number: f64) -> String {
+    if number < 1.0 { format!("{number:.4}") } else { format!("{number:.1}") }
 }
 
 fn main() {

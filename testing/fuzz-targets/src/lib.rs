@@ -13,8 +13,11 @@
 //! - of memory and reading: that both are bounded by the bytes that are there.
 
 mod check;
+mod gguf;
 mod input;
 pub mod memory;
+mod onnx;
+mod openvino;
 mod safetensors;
 pub mod seeds;
 mod shards;
@@ -34,6 +37,9 @@ pub struct Target {
 /// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "detect", run: sniff::run, seeds: seeds::detect },
+    Target { name: "gguf", run: gguf::run, seeds: seeds::gguf::seeds },
+    Target { name: "onnx", run: onnx::run, seeds: seeds::onnx::seeds },
+    Target { name: "openvino", run: openvino::run, seeds: seeds::openvino::seeds },
     Target { name: "safetensors", run: safetensors::run, seeds: seeds::safetensors },
     Target { name: "shards", run: shards::run, seeds: seeds::shards },
 ];

@@ -1,6 +1,6 @@
 //! Which files are the model, and how they join.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use weightlift_index::shards::{
     Choice, ShardIndex, assemble, check_name, check_present, choose, parse_index,
@@ -52,6 +52,7 @@ fn folder(lines: &str, ignore_index: bool) {
             files
         }
     };
+    let names: HashSet<String> = names.into_iter().collect();
     for file in chosen {
         assert!(names.contains(&file) && !file.starts_with('.'), "{file} was made up");
     }

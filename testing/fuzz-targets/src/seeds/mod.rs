@@ -3,6 +3,10 @@
 //! `cargo xtask fuzz --seeds` writes them to `fuzz/corpus`, where they are kept so that a change of
 //! this file shows, and so that the fuzzer and the replay need nothing else.
 
+pub(crate) mod gguf;
+pub(crate) mod onnx;
+pub(crate) mod openvino;
+
 use crate::write::{self, Dtype, Tensor};
 
 /// Inputs by name of file.
@@ -23,13 +27,13 @@ fn add(seeds: &mut Seeds, name: &str, settings: &[[u8; 2]], file: &[u8]) {
 }
 
 /// Adds a file cut short in several places, and with a byte changed in others.
-fn add_damaged(seeds: &mut Seeds, name: &str, file: &[u8]) {
+fn add_damaged(seeds: &mut Seeds, name: &str, settings: [u8; 2], file: &[u8]) {
     for part in [1, 4, 7] {
         let at = file.len() * part / 8;
-        add(seeds, &format!("{name}-cut{part}"), &[PLAIN], &file[..at]);
+        add(seeds, &format!("{name}-cut{part}"), &[settings], &file[..at]);
         let mut changed = file.to_vec();
-        changed[at] = changed[at].wrapping_add(0x7f);
-        add(seeds, &format!("{name}-changed{part}"), &[PLAIN], &changed);
+        changed[at] ^= 0x15;
+        add(seeds, &format!("{name}-changed{part}"), &[settings], &changed);
     }
 }
 
@@ -70,7 +74,7 @@ pub(crate) fn safetensors() -> Seeds {
     let mut seeds = Seeds::new();
     let file = write::safetensors::file(&some()).to_vec();
     add(&mut seeds, "some", &[PLAIN, [1, 0], [4, 0], [0x40, 0], [0, 4], [0, 7]], &file);
-    add_damaged(&mut seeds, "some", &file);
+    add_damaged(&mut seeds, "some", PLAIN, &file);
     let headers = [
         ("none", "{}", 0),
         ("metadata", r#"{"__metadata__":{"a":"b","\u00e9\n":"\ud83d\ude00"}}   "#, 0),
@@ -136,7 +140,7 @@ pub(crate) fn shards() -> Seeds {
     let mut seeds = Seeds::new();
     let two = r#"{"metadata":{"total_size":8,"x":null,"y":[1]},"weight_map":{"a":"m-00001-of-00002.safetensors","b":"m-00002-of-00002.safetensors","c":"m-00001-of-00002.safetensors"}}"#;
     add(&mut seeds, "index", &[PLAIN, [2, 0], [4, 0]], two.as_bytes());
-    add_damaged(&mut seeds, "index", two.as_bytes());
+    add_damaged(&mut seeds, "index", PLAIN, two.as_bytes());
     for (name, text) in [
         ("index-twice", r#"{"weight_map":{"a":"x","a":"y"}}"#),
         ("index-empty", r#"{"weight_map":{}}"#),
@@ -153,7 +157,6 @@ pub(crate) fn shards() -> Seeds {
         ("folder-two", "a.safetensors\nb.safetensors\n.hidden.safetensors"),
         ("folder-huge", "m-1-of-18446744073709551615.safetensors\nm-0-of-0.safetensors"),
         ("folder-same", "m-1-of-2.safetensors\nm-01-of-2.safetensors\nm-2-of-2.safetensors"),
-        ("folder-other", "pytorch_model.bin\nmodel.safetensors.incomplete"),
     ] {
         add(&mut seeds, name, &[[0, 1], [0, 5]], text.as_bytes());
     }

@@ -4,7 +4,7 @@ use super::{Dtype, Sparse, Tensor};
 
 /// A model whose graph has these tensors as initializers, with their bytes in the file.
 pub fn file(tensors: &[Tensor]) -> Sparse {
-    let heads: Vec<Vec<u8>> = tensors.iter().map(|tensor| raw_head(tensor)).collect();
+    let heads: Vec<Vec<u8>> = tensors.iter().map(raw_head).collect();
     let sizes: Vec<u64> =
         heads.iter().zip(tensors).map(|(head, t)| head.len() as u64 + t.bytes()).collect();
     let name = message(2, b"g");
