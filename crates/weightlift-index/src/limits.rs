@@ -26,8 +26,9 @@ pub struct Limits {
     /// Longest name or value of metadata, in bytes. The default, 64 000 000, is above the largest
     /// tokenizers that GGUF files carry.
     pub text_bytes: u64,
-    /// Most values in all lists of a file's metadata together, where they are kept. The default,
-    /// 10 000 000, bounds their memory at about 1 GB.
+    /// Most values in all lists of a file's metadata together, where they are kept, and most
+    /// containers of a pickle, or values that it keeps at hand. The default, 10 000 000, bounds
+    /// their memory at about 1 GB.
     pub list_values: u64,
     /// Deepest nesting: of subgraphs in ONNX, of elements in XML, of containers in a pickle. The
     /// default, 64, is above what any writer makes, and so far below what a stack holds.

@@ -37,7 +37,8 @@ fn names(index: &Index) -> Vec<&str> {
 #[test]
 fn tensors_over_the_same_storage_share_it() {
     let second = Tensor { key: "1", count: 4, shape: &[4], strides: &[1], ..FLOATS };
-    let table: [(&str, Tensor<'_>, u32, u64, u64, Option<Vec<i64>>); 8] = [
+    type Case<'a> = (&'a str, Tensor<'a>, u32, u64, u64, Option<Vec<i64>>);
+    let table: [Case<'_>; 8] = [
         ("whole", FLOATS, 0, 0, 24, None),
         ("tied", FLOATS, 0, 0, 24, None),
         ("row", Tensor { offset: 3, shape: &[3], strides: &[1], ..FLOATS }, 0, 12, 12, None),

@@ -5,10 +5,10 @@
 //! storage; `version`; and perhaps `byteorder`. Records are stored as they are, so storages are
 //! read where they lie.
 //!
-//! The pickle is interpreted, never executed: [`globals`] is the list of names that it may refer
+//! The pickle is interpreted, never executed: `globals` is the list of names that it may refer
 //! to, each of them stands for a value here, and any other is [`ErrorKind::UnsafePickle`]. The
-//! submodules state the rest: [`zip`] what an archive must be, [`pickle`] what a pickle may hold,
-//! [`names`] what tensors are called.
+//! submodules state the rest: `zip` what an archive must be, `pickle` what a pickle may hold,
+//! `names` what tensors are called.
 //!
 //! - A storage that tensors use is one [`Storage`](crate::Storage), whole and once, whatever part
 //!   of it they use: views and tied tensors share it.

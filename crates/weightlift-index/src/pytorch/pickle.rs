@@ -6,7 +6,7 @@
 //! registries or for the class of an instance are refused.
 //!
 //! Memory is bounded by the length of the pickle, of which each byte makes at most one value, and
-//! by [`Limits::list_values`].
+//! by [`Limits::list_values`], which counts containers, the stack and the memo each.
 
 use std::collections::HashMap;
 
@@ -33,6 +33,7 @@ pub(super) fn read<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Heap<'a>, Err
         stack: Vec::new(),
         marks: Vec::new(),
         memo: Memo::default(),
+        empty: None,
         most: limits.list_values,
     };
     machine.run()?;
@@ -49,7 +50,9 @@ struct Machine<'a> {
     /// Where on the stack the marks are.
     marks: Vec<usize>,
     memo: Memo,
-    /// Most nodes, and most values on the stack.
+    /// The empty tuple, of which one is enough: nothing can be put into it.
+    empty: Option<Value>,
+    /// Most nodes, and most values on the stack and in the memo.
     most: u64,
 }
 
@@ -155,7 +158,13 @@ impl<'a> Machine<'a> {
                 let length = u64::from_le_bytes(self.array()?);
                 self.opaque(length)?
             }
-            b')' => self.add(Node::Tuple(Box::default()))?,
+            b')' => match self.empty {
+                Some(empty) => empty,
+                None => {
+                    let empty = self.add(Node::Tuple(Box::default()))?;
+                    *self.empty.insert(empty)
+                }
+            },
             0x85 => self.tuple(1)?,
             0x86 => self.tuple(2)?,
             0x87 => self.tuple(3)?,
@@ -413,6 +422,7 @@ impl<'a> Machine<'a> {
 
     fn put(&mut self, number: u32) -> Result<bool, Error> {
         let value = self.top()?;
+        self.bound(self.memo.length() as usize)?;
         self.memo.put(number, value);
         Ok(false)
     }

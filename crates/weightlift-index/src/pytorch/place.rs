@@ -229,7 +229,7 @@ impl View {
                     ErrorKind::Unsupported,
                     "a tensor of this type is a view whose elements lie apart",
                 )
-                .hint("save what contiguous() gives"));
+                .hint("save `tensor.contiguous()`"));
             }
             let strides: Result<Vec<i64>, _> =
                 strides.iter().map(|stride| i64::try_from(*stride)).collect();

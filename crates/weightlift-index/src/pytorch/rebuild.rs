@@ -127,7 +127,7 @@ fn check_view(heap: &Heap<'_>, metadata: Option<&Value>) -> Result<(), Fault> {
         return Ok(());
     }
     Err(Fault {
-        hint: Some("save what resolve_conj() and resolve_neg() give"),
+        hint: Some("save `tensor.resolve_conj().resolve_neg()`"),
         ..Fault::new(ErrorKind::Unsupported, "a tensor is a conjugated or negated view")
     })
 }
