@@ -22,6 +22,7 @@
 //!   compared with its checksum unless that is 0; storages are not, for they are not read here.
 
 mod globals;
+mod memo;
 mod names;
 mod pickle;
 mod place;

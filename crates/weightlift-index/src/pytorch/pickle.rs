@@ -8,9 +8,8 @@
 //! Memory is bounded by the length of the pickle, of which each byte makes at most one value, and
 //! by [`Limits::list_values`], which counts containers, the stack and the memo each.
 
-use std::collections::HashMap;
-
 use super::globals::{self, Global};
+use super::memo::Memo;
 use super::rebuild::{self, Fault, Made};
 use super::value::{Heap, Node, Span, StorageValue, Value};
 use crate::limits::{self, Limits};
@@ -570,35 +569,5 @@ fn int(bytes: &[u8]) -> Value {
             Value::Int(i64::from_le_bytes(wide))
         }
         None => Value::Opaque,
-    }
-}
-
-/// Values by number. Writers count from 0, so a list does; any other number is kept apart.
-#[derive(Default)]
-struct Memo {
-    counted: Vec<Value>,
-    others: HashMap<u32, Value>,
-}
-
-impl Memo {
-    fn length(&self) -> u32 {
-        // Fits: there are fewer than bytes of the pickle.
-        (self.counted.len() + self.others.len()) as u32
-    }
-
-    fn put(&mut self, number: u32, value: Value) {
-        let at = number as usize;
-        if at == self.counted.len() {
-            self.counted.push(value);
-        } else if let Some(place) = self.counted.get_mut(at) {
-            *place = value;
-        } else {
-            self.others.insert(number, value);
-        }
-    }
-
-    fn get(&self, number: u32) -> Option<Value> {
-        let counted = self.counted.get(number as usize);
-        counted.or_else(|| self.others.get(&number)).copied()
     }
 }
