@@ -18,6 +18,7 @@ Usage: cargo xtask <command>
 
 Commands:
   test            set up what the tests need, run all of them, print the counts
+  test --torch    the same with PyTorch, which is large, for the tests that compare with it
   layers          check who may import whom, where unsafe and cfg may stand
   layers --table  print the import table as Markdown
   defects [PART]  plant the known defects (those with PART in their names) in a copy, one after
@@ -43,7 +44,8 @@ fn run() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["test"] => test::run(),
+        ["test"] => test::run(&python::BASE),
+        ["test", "--torch"] => test::run(&python::TORCH),
         ["layers"] => layers::run(),
         ["layers", "--table"] => {
             print!("{}", layers::table::markdown());

@@ -28,7 +28,7 @@ pub struct Limits {
     /// tokenizers that GGUF files carry.
     pub text_bytes: u64,
     /// Most values in a file's metadata: each that is not a list, and, where lists are kept, each in
-    /// them. The default,
+    /// them; and most containers of a pickle, or values that it keeps at hand. The default,
     /// 10 000 000, bounds their memory at about 1 GB.
     pub list_values: u64,
     /// Deepest nesting: of subgraphs in ONNX, of elements in XML, of containers in a pickle. The
