@@ -194,8 +194,9 @@ impl Place {
             ensure!(numbers.executions > 0 && numbers.coverage > 0, "it followed no branch");
             return Ok(());
         }
-        let last: Vec<&str> = log.lines().rev().take(40).collect();
-        last.iter().rev().for_each(|line| eprintln!("  {line}"));
+        // From where it says what is wrong; the traces after it are long.
+        let wrong = |line: &&str| line.contains("panicked at") || line.contains("ERROR: ");
+        log.lines().skip_while(|line| !wrong(line)).take(30).for_each(|line| eprintln!("  {line}"));
         let Some(input) = artifact(&log) else {
             bail!("it ended with {status} and left no input");
         };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fuzz_targets::memory::{Usage, measure};
 use fuzz_targets::write::{self, Dtype, Sparse, Tensor};
-use weightlift_index::{Bytes, Error, Index, Limits, gguf, onnx, openvino, safetensors};
+use weightlift_index::{Bytes, Error, Index, Limits, gguf, onnx, openvino, pytorch, safetensors};
 
 /// Each is parsed so often, or as often as fits five seconds.
 const SAMPLES: usize = 9;
@@ -43,6 +43,11 @@ const FORMATS: &[Format] = &[
             file
         },
         index: |file, limits| openvino::parse(file, limits)?.into_index(Some(("m", 1 << 40))),
+    },
+    Format {
+        name: "pytorch",
+        write: write::pytorch::file,
+        index: |file, limits| pytorch::parse(file, "m", limits),
     },
 ];
 

@@ -18,6 +18,7 @@ mod input;
 pub mod memory;
 mod onnx;
 mod openvino;
+mod pytorch;
 mod safetensors;
 pub mod seeds;
 mod shards;
@@ -40,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "gguf", run: gguf::run, seeds: seeds::gguf::seeds },
     Target { name: "onnx", run: onnx::run, seeds: seeds::onnx::seeds },
     Target { name: "openvino", run: openvino::run, seeds: seeds::openvino::seeds },
+    Target { name: "pytorch", run: pytorch::run, seeds: seeds::pytorch::seeds },
     Target { name: "safetensors", run: safetensors::run, seeds: seeds::safetensors },
     Target { name: "shards", run: shards::run, seeds: seeds::shards },
 ];

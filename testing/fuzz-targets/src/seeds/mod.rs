@@ -6,6 +6,7 @@
 pub(crate) mod gguf;
 pub(crate) mod onnx;
 pub(crate) mod openvino;
+pub(crate) mod pytorch;
 
 use crate::write::{self, Dtype, Tensor};
 
@@ -157,6 +158,7 @@ pub(crate) fn shards() -> Seeds {
         ("folder-two", "a.safetensors\nb.safetensors\n.hidden.safetensors"),
         ("folder-huge", "m-1-of-18446744073709551615.safetensors\nm-0-of-0.safetensors"),
         ("folder-same", "m-1-of-2.safetensors\nm-01-of-2.safetensors\nm-2-of-2.safetensors"),
+        ("folder-other", "pytorch_model.bin\nmodel.safetensors.incomplete"),
     ] {
         add(&mut seeds, name, &[[0, 1], [0, 5]], text.as_bytes());
     }
