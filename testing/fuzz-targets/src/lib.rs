@@ -2,8 +2,8 @@
 //! of the index is broken.
 //!
 //! The fuzzer (`fuzz/`, a workspace of its own) and the replay of its corpus (`tests/replay.rs`)
-//! call the same functions. Inputs begin with [two bytes of settings](input::Input), so that limits
-//! are reached by small files.
+//! call the same functions. Inputs begin with two bytes of settings (`input.rs`), so that limits are
+//! reached by small files.
 //!
 //! Besides that nothing panics, every function checks
 //!
