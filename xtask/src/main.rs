@@ -3,6 +3,7 @@
 mod cargo;
 mod defects;
 mod fake_cuda;
+mod fuzz;
 mod layers;
 mod python;
 mod runner;
@@ -17,11 +18,15 @@ Usage: cargo xtask <command>
 
 Commands:
   test            set up what the tests need, run all of them, print the counts
+  test --torch    the same with PyTorch, which is large, for the tests that compare with it
   layers          check who may import whom, where unsafe and cfg may stand
   layers --table  print the import table as Markdown
   defects [PART]  plant the known defects (those with PART in their names) in a copy, one after
                   the other, and see that the tests find them; takes minutes
   defects --check see that every known defect can still be planted
+  fuzz [--seconds N] [TARGET]...
+                  run the fuzz targets, all or those named, for N seconds each (60), two at a time
+  fuzz --seeds    write the inputs that fuzzing begins with
   fake-cuda       build the driver for tests as libcuda.so.1 and print its folder
 ";
 
@@ -39,7 +44,8 @@ fn run() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["test"] => test::run(),
+        ["test"] => test::run(&python::BASE),
+        ["test", "--torch"] => test::run(&python::TORCH),
         ["layers"] => layers::run(),
         ["layers", "--table"] => {
             print!("{}", layers::table::markdown());
@@ -48,6 +54,8 @@ fn run() -> Result<ExitCode> {
         ["defects"] => defects::run(""),
         ["defects", "--check"] => defects::check(),
         ["defects", part] if !part.starts_with('-') => defects::run(part),
+        ["fuzz", "--seeds"] => fuzz::write_seeds(),
+        ["fuzz", ref arguments @ ..] => fuzz::run(arguments),
         ["fake-cuda"] => {
             println!("{}", fake_cuda::build()?.display());
             Ok(ExitCode::SUCCESS)

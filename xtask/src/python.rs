@@ -12,39 +12,59 @@ use crate::cargo;
 /// The oldest Python that has all of the pinned packages.
 const OLDEST: (u32, u32) = (3, 10);
 
-/// The pinned packages; those in the second file are installed without what they ask for.
-const REQUIREMENTS: [(&str, &[&str]); 2] = [
-    ("testing/python/requirements.txt", &[]),
-    ("testing/python/requirements-no-deps.txt", &["--no-deps"]),
-];
+/// What an environment is made of.
+pub struct Packages {
+    /// Files of pinned packages, with options for pip.
+    requirements: &'static [(&'static str, &'static [&'static str])],
+    /// A script that is run once in the environment.
+    finish: Option<&'static str>,
+    /// What must be there for an environment to be used again.
+    imports: &'static str,
+}
+
+/// What all tests need but those that compare with PyTorch.
+pub const BASE: Packages =
+    Packages { requirements: &[PINNED, ALONE], finish: None, imports: "pytest, safetensors" };
+
+/// The same and PyTorch: half a gigabyte to fetch, so it is asked for by name.
+pub const TORCH: Packages = Packages {
+    requirements: &[PINNED, ALONE, ("testing/python/requirements-torch.txt", &["--no-deps"])],
+    finish: Some("testing/python/torch_without_cuda.py"),
+    imports: "pytest, safetensors, torch",
+};
+
+const PINNED: (&str, &[&str]) = ("testing/python/requirements.txt", &[]);
+
+/// Packages that are installed without what they ask for.
+const ALONE: (&str, &[&str]) = ("testing/python/requirements-no-deps.txt", &["--no-deps"]);
 
 /// A Python interpreter with the pinned packages, made now unless there is one from before.
 ///
 /// The environment's name is a hash of the pins and of the interpreter, so a change of either
 /// makes a new one. An environment counts only once a file that names it has been renamed into
 /// place, which happens last: what an interrupted build leaves is never used.
-pub fn environment() -> Result<PathBuf> {
+pub fn environment(packages: &Packages) -> Result<PathBuf> {
     let (base, version) = find()?;
     let mut key = version.into_bytes();
-    for (file, options) in REQUIREMENTS {
+    for (file, options) in packages.requirements {
         key.extend_from_slice(options.concat().as_bytes());
-        key.extend(
-            std::fs::read(cargo::root().join(file))
-                .with_context(|| format!("cannot read {file}"))?,
-        );
+        key.extend(read(file)?);
+    }
+    if let Some(script) = packages.finish {
+        key.extend(read(script)?);
     }
     let cache = cache_folder()?;
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
     let name = format!("venv-{:016x}", xxh3_64(&key));
     let pointer = cache.join(format!("{name}.ready"));
-    if let Some(python) = ready(&cache, &pointer) {
+    if let Some(python) = ready(&cache, &pointer, packages.imports) {
         return Ok(python);
     }
     remove_leftovers(&cache, &name);
     eprintln!("xtask: making the tests' Python environment in {}", cache.display());
     // Removed again when a step fails.
     let folder = tempfile::Builder::new().prefix(&format!("{name}.")).tempdir_in(&cache)?;
-    make(&base, folder.path())?;
+    make(&base, folder.path(), packages)?;
     let python = interpreter(folder.path());
     let fresh = tempfile::NamedTempFile::new_in(&cache)?;
     let folder = folder.keep();
@@ -54,12 +74,16 @@ pub fn environment() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// The interpreter of the environment that `pointer` names, if it is there and starts.
-fn ready(cache: &Path, pointer: &Path) -> Option<PathBuf> {
+fn read(file: &str) -> Result<Vec<u8>> {
+    std::fs::read(cargo::root().join(file)).with_context(|| format!("cannot read {file}"))
+}
+
+/// The interpreter of the environment that `pointer` names, if it is there and has `imports`.
+fn ready(cache: &Path, pointer: &Path, imports: &str) -> Option<PathBuf> {
     let folder = std::fs::read_to_string(pointer).ok()?;
     let python = interpreter(&cache.join(folder));
     let starts = Command::new(&python)
-        .args(["-c", "import pytest, safetensors"])
+        .args(["-c", &format!("import {imports}")])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
@@ -85,18 +109,21 @@ fn remove_leftovers(cache: &Path, name: &str) {
     }
 }
 
-fn make(base: &Path, folder: &Path) -> Result<()> {
+fn make(base: &Path, folder: &Path, packages: &Packages) -> Result<()> {
     ensure_venv_module(base)?;
     run(Command::new(base).args(["-m", "venv"]).arg(folder), "python3 -m venv")?;
-    for (file, options) in REQUIREMENTS {
+    for (file, options) in packages.requirements {
         run(
             Command::new(interpreter(folder))
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-                .args(options)
+                .args(*options)
                 .args(["--requirement", file])
                 .current_dir(cargo::root()),
             &format!("pip install --requirement {file}"),
         )?;
+    }
+    if let Some(script) = packages.finish {
+        run(Command::new(interpreter(folder)).arg(script).current_dir(cargo::root()), script)?;
     }
     Ok(())
 }
@@ -220,10 +247,10 @@ mod tests {
         std::fs::create_dir_all(python.parent().unwrap()).unwrap();
         std::fs::write(&python, "half an interpreter").unwrap();
         let pointer = cache.path().join("venv-1.ready");
-        assert_eq!(ready(cache.path(), &pointer), None);
+        assert_eq!(ready(cache.path(), &pointer, "sys"), None);
         // Nor is one that is named and broken.
         std::fs::write(&pointer, "venv-1.abc").unwrap();
-        assert_eq!(ready(cache.path(), &pointer), None);
+        assert_eq!(ready(cache.path(), &pointer, "sys"), None);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use crate::{cargo, fake_cuda, python};
 
 /// Sets up what the tests need, runs every runner, prints the sum and says by the exit code
 /// whether all is well.
-pub fn run() -> Result<ExitCode> {
-    let python = python::environment()?;
+pub fn run(packages: &python::Packages) -> Result<ExitCode> {
+    let python = python::environment(packages)?;
     say("building the command and the fake driver");
     let command = cargo::build("weightlift-cli", "bin", &["--release"])?
         .into_iter()

@@ -88,6 +88,22 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
+    /// Goes to an offset within the range, forward or back, without reading.
+    pub(crate) fn seek(&mut self, position: u64) -> Result<(), Error> {
+        match position.checked_sub(self.position) {
+            Some(ahead) => self.skip(ahead),
+            None => {
+                if position < self.window_start {
+                    self.window.clear();
+                    self.window_start = position;
+                    self.step = SMALLEST_READ;
+                }
+                self.position = position;
+                Ok(())
+            }
+        }
+    }
+
     /// The next `count` bytes in one piece. Whoever calls bounds `count` where holding that much
     /// in memory is not wanted; it is compared with what is there before memory is taken.
     pub(crate) fn take(&mut self, count: u64) -> Result<&[u8], Error> {
@@ -106,6 +122,12 @@ impl<'a> Cursor<'a> {
 
     /// The next byte.
     pub(crate) fn byte(&mut self) -> Result<u8, Error> {
+        // Numbers of variable length are read byte by byte.
+        let at = (self.position - self.window_start) as usize;
+        if let Some(byte) = self.window.get(at) {
+            self.position += 1;
+            return Ok(*byte);
+        }
         Ok(self.array::<1>()?[0])
     }
 
@@ -195,6 +217,20 @@ mod tests {
             cursor.skip(1_000_000).unwrap();
         }
         assert_eq!(bytes.1, 9 * SMALLEST_READ);
+    }
+
+    #[test]
+    fn goes_back_as_well_as_forward() {
+        let all: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
+        let mut bytes = Counting(all.clone(), 0);
+        let mut cursor = Cursor::new(&mut bytes, 0..u64::MAX);
+        for at in [5000, 5000, 4999, 5100, 0, 99_990, 4, 1 << 12, 0] {
+            cursor.seek(at).unwrap();
+            assert_eq!(cursor.position(), at);
+            assert_eq!(cursor.take(10).unwrap(), &all[at as usize..at as usize + 10]);
+        }
+        assert_eq!(cursor.seek(100_001).unwrap_err().kind(), ErrorKind::Truncated);
+        assert!(bytes.1 <= 9 * SMALLEST_READ);
     }
 
     #[test]

@@ -71,7 +71,11 @@ impl Kind {
 ///
 /// Safetensors has no magic number. It is recognised by a header length below 2^40 that is
 /// followed by `{`, and that comes first: a length of 640, for example, begins as a pickle does.
+/// GGUF alone comes before it: a file of 123 tensors, which is `{`, would pass for a header of 13 GB.
 pub fn sniff(first_bytes: &[u8]) -> Kind {
+    if let [b'G', b'G', b'U', b'F', 1..=255, ..] = first_bytes {
+        return Kind::Gguf;
+    }
     if let [_, _, _, _, _, 0, 0, 0, b'{', ..] = first_bytes {
         return Kind::Safetensors;
     }
@@ -94,12 +98,13 @@ pub fn sniff(first_bytes: &[u8]) -> Kind {
 }
 
 fn sniff_text(first_bytes: &[u8]) -> Kind {
+    // So that the answer is the same for whoever has more.
+    let first_bytes = &first_bytes[..first_bytes.len().min(64)];
     let bytes = first_bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first_bytes);
     // As the length of a safetensors header, eight printable characters are far beyond any file,
     // so fewer than eight would prove nothing.
-    let looked_at = &bytes[..bytes.len().min(64)];
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);
-    if looked_at.len() < 8 || !looked_at.iter().all(is_text) || !looked_at[..8].is_ascii() {
+    if bytes.len() < 8 || !bytes.iter().all(is_text) || !bytes[..8].is_ascii() {
         return Kind::Unknown;
     }
     let text = bytes.trim_ascii_start();
@@ -138,6 +143,8 @@ mod tests {
             (b"\x1f\x8b\x08\0\0\0\0\0", Kind::Gzip),
             (b"\x80\x02}q\0", Kind::Pickle),
             (b"GGUF\x03\0\0\0", Kind::Gguf),
+            (b"GGUF\x03\0\0\0{\0\0\0\0\0\0\0", Kind::Gguf),
+            (b"GGUF\0\0\0\x03", Kind::Gguf),
             (b"\x89HDF\r\n\x1a\n", Kind::Hdf5),
             (b"\x93NUMPY\x01\0", Kind::Numpy),
             (b"", Kind::Unknown),
@@ -148,6 +155,18 @@ mod tests {
         for (bytes, kind) in table {
             assert_eq!(sniff(bytes), *kind, "{:?}", bytes.escape_ascii().to_string());
         }
+    }
+
+    // A byte order mark was not counted among the 64 bytes, so a byte behind them changed the answer
+    // of whoever had read more than was asked for.
+    #[test]
+    fn what_comes_after_64_bytes_changes_nothing() {
+        let mut page = b"\xef\xbb\xbf<html>".to_vec();
+        page.resize(64, b' ');
+        page.extend_from_slice(b"\0\0\0\0");
+        assert_eq!((sniff(&page[..64]), sniff(&page)), (Kind::Html, Kind::Html));
+        let late = [&[b' '; 64][..], b"<html>"].concat();
+        assert_eq!((sniff(&late[..64]), sniff(&late)), (Kind::Text, Kind::Text));
     }
 
     // Header lengths whose low bytes are the magic of another format.

@@ -205,7 +205,7 @@ kinds! {
     Overflow,
     /// A tensor's shape and its number of bytes do not fit each other.
     SizeMismatch,
-    /// A tensor does not end at a byte boundary.
+    /// A tensor does not begin or end where its format, or its data type, allows it.
     Misaligned,
     /// The data type of a tensor is not known, and was needed.
     UnknownDtype,

@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod check;
 mod dtype;
 mod error;
 mod format;

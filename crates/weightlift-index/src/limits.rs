@@ -12,7 +12,8 @@ use crate::{Error, ErrorKind};
 #[non_exhaustive]
 pub struct Limits {
     /// Longest header that is held in memory whole, in bytes: the JSON of a safetensors file, the
-    /// pickle of a PyTorch checkpoint, the directory of its archive. The default, 100 000 000, is
+    /// pickle of a PyTorch checkpoint, the directory of its archive; of a GGUF file, whose header is
+    /// not held, all names and texts that are kept of it. The default, 100 000 000, is
     /// that of safetensors' reference implementation. Writers do not enforce it, so a file with
     /// more than about a million tensors can need a larger one.
     pub header_bytes: u64,
@@ -26,7 +27,8 @@ pub struct Limits {
     /// Longest name or value of metadata, in bytes. The default, 64 000 000, is above the largest
     /// tokenizers that GGUF files carry.
     pub text_bytes: u64,
-    /// Most values in all lists of a file's metadata together, where they are kept. The default,
+    /// Most values in a file's metadata: each that is not a list, and, where lists are kept, each in
+    /// them; and most containers of a pickle, or values that it keeps at hand. The default,
     /// 10 000 000, bounds their memory at about 1 GB.
     pub list_values: u64,
     /// Deepest nesting: of subgraphs in ONNX, of elements in XML, of containers in a pickle. The

@@ -76,6 +76,7 @@ pub const CRATES: &[Crate] = &[
     package("weightlift", &["weightlift-index", "weightlift-cuda-sys"], false),
     package("weightlift-cli", &["weightlift"], false),
     package("fake-cuda", &[], true),
+    package("fuzz-targets", &["weightlift-index"], true),
     package("testkit", &["weightlift-index", "weightlift-cuda-sys", "weightlift", "fake-cuda"], true),
     package("xtask", &[], false),
 ];

@@ -1,8 +1,7 @@
 //! What must hold for the tensors of a file: for each alone, for their names, for their ranges.
 
-use std::hash::{BuildHasher, RandomState};
-
 use super::Entry;
+use crate::check::{elements, repeated};
 use crate::{Dtype, Error, ErrorKind};
 
 /// Checks that a tensor's range has the length that its shape asks for.
@@ -35,54 +34,16 @@ pub(super) fn tensor(dtype: &Dtype, shape: &[u64], begin: u64, end: u64) -> Resu
     Ok(())
 }
 
-/// The number of elements; `None` if the shape breaks the rule of the [module](super).
-fn elements(shape: &[u64]) -> Option<u64> {
-    let mut product = 1u64;
-    let mut empty = false;
-    for &dim in shape {
-        if dim > i64::MAX as u64 {
-            return None;
-        }
-        if dim == 0 {
-            empty = true;
-        } else {
-            product = product.checked_mul(dim)?;
-        }
-    }
-    Some(if empty { 0 } else { product })
-}
-
 /// Checks that no name stands twice.
-///
-/// Sorting hashes is faster than filling a set, and takes 16 bytes a tensor for a short time. The
-/// hash is keyed at random, so that nobody can choose names that collide.
 pub(super) fn names(entries: &[Entry]) -> Result<(), Error> {
-    let hasher = RandomState::new();
-    let mut hashes: Vec<(u64, usize)> =
-        entries.iter().enumerate().map(|(i, entry)| (hasher.hash_one(&*entry.name), i)).collect();
-    hashes.sort_unstable();
-    let mut duplicate: Option<(usize, usize)> = None;
-    for same_hash in hashes.chunk_by(|a, b| a.0 == b.0) {
-        for (position, &(_, second)) in same_hash.iter().enumerate().skip(1) {
-            let earlier = &same_hash[..position];
-            let first = earlier.iter().find(|(_, i)| entries[*i].name == entries[second].name);
-            if let Some(&(_, first)) = first {
-                // The one that a reader of the header meets first, whatever the hashes.
-                if duplicate.is_none_or(|(_, known)| second < known) {
-                    duplicate = Some((first, second));
-                }
-                break;
-            }
-        }
-    }
-    let Some((first, second)) = duplicate else {
+    let Some((first, second)) = repeated(entries, |entry| &*entry.name) else {
         return Ok(());
     };
     let show = |entry: &Entry| format!("{} {}..{}", entry.dtype, entry.begin, entry.end);
     Err(Error::new(ErrorKind::DuplicateTensor, "a tensor stands twice in the header")
-        .with("tensor", &entries[second].name)
+        .with("tensor", &second.name)
         .with("expected", "one entry")
-        .with("actual", format_args!("{} and {}", show(&entries[first]), show(&entries[second]))))
+        .with("actual", format_args!("{} and {}", show(first), show(second))))
 }
 
 /// Checks that the ranges cover the data of the file, each byte once, and makes them absolute.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod openvino;
+
 use weightlift_index::safetensors::{Entry, Header, header_span, parse_header};
 use weightlift_index::{Dtype, Error, ErrorKind, Limits};
 
