@@ -1,4 +1,6 @@
-//! Telling formats apart by their first bytes.
+//! Telling formats apart: by their first bytes, and where those do not tell, by name.
+
+use crate::{Error, ErrorKind, Format};
 
 /// What a file is, as far as its first bytes tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,6 +26,8 @@ pub enum Kind {
     Pickle,
     /// GGUF.
     Gguf,
+    /// ONNX, which has no magic number: a message whose fields are those of a model.
+    Onnx,
     /// HDF5, such as a Keras checkpoint.
     Hdf5,
     /// A single array in NumPy's `.npy`.
@@ -46,6 +50,7 @@ impl Kind {
             Kind::Gzip => "a gzip stream",
             Kind::Pickle => "a Python pickle",
             Kind::Gguf => "a GGUF file",
+            Kind::Onnx => "an ONNX model",
             Kind::Hdf5 => "an HDF5 file",
             Kind::Numpy => "a NumPy array",
             Kind::Unknown => "a file of unknown format",
@@ -59,15 +64,76 @@ impl Kind {
             Kind::Html | Kind::Xml | Kind::Text => {
                 Some("look into the file: a download may have stored a message in its place")
             }
-            Kind::Zip | Kind::Pickle => Some(
-                "PyTorch checkpoints can run code when they are read; convert it to safetensors",
-            ),
+            Kind::Zip | Kind::Pickle | Kind::Gguf | Kind::Onnx => {
+                Some("rename the file, or say what it is with --format (OpenOptions::format)")
+            }
             _ => None,
         }
     }
 }
 
-/// Says what a file is by its first bytes, of which 64 are enough.
+/// The format of a file, by its first bytes, of which 4096 are enough, and where those do not
+/// tell, by its name.
+///
+/// A name that ends in `.safetensors` is a promise: whatever the content, the answer is
+/// safetensors, whose parser says what else it is.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnknownFormat`], with `found`, for anything that is no model file.
+pub fn format_of(first_bytes: &[u8], name: &str) -> Result<Format, Error> {
+    let named = named(name);
+    if named == Some(Format::Safetensors) {
+        return Ok(Format::Safetensors);
+    }
+    let kind = sniff(first_bytes);
+    match (kind, named) {
+        (Kind::Safetensors, _) => Ok(Format::Safetensors),
+        (Kind::Gguf, _) => Ok(Format::Gguf),
+        (Kind::Onnx, _) => Ok(Format::Onnx),
+        (Kind::Xml, _) => Ok(Format::OpenVino),
+        // What else an archive or a pickle is, its parser says.
+        (Kind::Zip | Kind::Pickle, _) => Ok(Format::PyTorch),
+        (Kind::Unknown | Kind::Text | Kind::Json, Some(format)) if !first_bytes.is_empty() => {
+            Ok(format)
+        }
+        _ => Err(no_model(kind, first_bytes.is_empty())),
+    }
+}
+
+/// Refuses what no parser could say anything sensible about, where a format was asked for.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnknownFormat`], with `found`.
+pub fn refuse_stand_in(first_bytes: &[u8]) -> Result<(), Error> {
+    match sniff(first_bytes) {
+        kind @ (Kind::LfsPointer | Kind::Html) => Err(no_model(kind, false)),
+        _ => Ok(()),
+    }
+}
+
+fn no_model(kind: Kind, empty: bool) -> Error {
+    let found = if empty { "an empty file" } else { kind.name() };
+    let error = Error::new(ErrorKind::UnknownFormat, "this is no model file").with("found", found);
+    let raw = "`--format raw` loads any file as one tensor of bytes";
+    error.hint(kind.hint().filter(|_| !empty).unwrap_or(raw))
+}
+
+/// What the name of a file promises.
+fn named(name: &str) -> Option<Format> {
+    let suffix = name.rsplit_once('.')?.1.to_ascii_lowercase();
+    match suffix.as_str() {
+        "safetensors" => Some(Format::Safetensors),
+        "gguf" => Some(Format::Gguf),
+        "onnx" => Some(Format::Onnx),
+        "xml" => Some(Format::OpenVino),
+        "pt" | "pth" | "ckpt" => Some(Format::PyTorch),
+        _ => None,
+    }
+}
+
+/// Says what a file is by its first bytes, of which 64 are enough for all but ONNX.
 ///
 /// Safetensors has no magic number. It is recognised by a header length below 2^40 that is
 /// followed by `{`, and that comes first: a length of 640, for example, begins as a pickle does.
@@ -93,6 +159,9 @@ pub fn sniff(first_bytes: &[u8]) -> Kind {
     // Protocols 2 to 5; 0 and 1 have no mark, and nothing has written them for long.
     if let [0x80, 2..=5, ..] = first_bytes {
         return Kind::Pickle;
+    }
+    if crate::onnx::recognises(first_bytes) {
+        return Kind::Onnx;
     }
     sniff_text(first_bytes)
 }

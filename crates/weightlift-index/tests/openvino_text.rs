@@ -61,7 +61,7 @@ fn what_is_no_network_is_named_as_what_it_is() {
         (b"<?xml version='1.0'?><compiled_blob a='b'/>\nOVCPU_RR", "a cached blob of OpenVINO"),
         (b"PK\x03\x04\x14\0\0\0", "a ZIP archive"),
         (b"{\"a\": 1, \"b\": 2}", "a JSON file"),
-        (b"\x08\x07\x12\x07pytorch", "a file of unknown format"),
+        (b"\x08\x07\x12\x07pytorch", "an ONNX model"),
     ];
     for (bytes, found) in table {
         assert_error(read(bytes, 16), ErrorKind::UnknownFormat, &[("found", found)]);

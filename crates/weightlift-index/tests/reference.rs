@@ -255,7 +255,7 @@ proptest! {
     fn accepted_file_names_stay_inside(
         names in prop::collection::vec(FILE_NAME, 0..6), ignore: bool,
     ) {
-        let _ = choose(&names, ignore);
+        let _ = choose(&names, ignore, None);
         for name in names.iter().filter(|name| check_name(name).is_ok()) {
             let decoded = name.to_lowercase().replace("%2e", ".").replace("%2f", "/");
             let decoded = decoded.replace("%5c", "\\");

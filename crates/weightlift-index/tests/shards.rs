@@ -81,11 +81,11 @@ fn a_consolidated_copy_is_not_read_beside_the_shards() {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (a, b) = ("m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors");
     let folder = names(&["consolidated.safetensors", a, b, "model.safetensors.index.json"]);
-    let choice = choose(&folder, false).unwrap();
+    let choice = choose(&folder, false, None).unwrap();
     assert_eq!(choice, Choice::Index("model.safetensors.index.json".into()));
     let values = [("files", &*format!("consolidated.safetensors, {a}, {b}"))];
-    assert_error(choose(&folder[..3], false), ErrorKind::AmbiguousModel, &values);
-    assert_eq!(choose(&folder, true).unwrap(), Choice::Files(names(&[a, b])));
+    assert_error(choose(&folder[..3], false, None), ErrorKind::AmbiguousModel, &values);
+    assert_eq!(choose(&folder, true, None).unwrap(), Choice::Files(names(&[a, b])));
 }
 
 // IX-04. Without an index nothing says which copy is meant.
@@ -134,7 +134,7 @@ fn an_outdated_index_can_be_ignored() {
     assert!(hint(|name| name < "3"));
     assert!(!hint(|_| false));
     let names = ["1.safetensors".to_owned(), "2.safetensors".to_owned()];
-    assert_eq!(choose(&names, true).unwrap(), Choice::Files(names.to_vec()));
+    assert_eq!(choose(&names, true, None).unwrap(), Choice::Files(names.to_vec()));
     let found = assemble(files(&[("1", &["a"]), ("2", &["b"])]), None).unwrap();
     assert_eq!(contents(&found), [("a", "1"), ("b", "2")]);
 }

@@ -6,7 +6,7 @@ use weightlift_index::shards::{
     Choice, ShardIndex, assemble, check_name, check_present, choose, parse_index,
 };
 use weightlift_index::{
-    Dtype, Encoding, Index, Limits, SourceId, SourceInfo, Storage, StorageId, TensorInfo,
+    Dtype, Encoding, Format, Index, Limits, SourceId, SourceInfo, Storage, StorageId, TensorInfo,
 };
 
 use crate::check;
@@ -18,7 +18,7 @@ pub(crate) fn run(input: &[u8]) {
     let Some(Input { limits, choice, file }) = Input::new(input) else { return };
     check::bounded(file.len() as u64, || match choice & 3 {
         0 => drop(index_file(file, &limits)),
-        1 => folder(&String::from_utf8_lossy(file), choice & 4 != 0),
+        1 => folder(&String::from_utf8_lossy(file), choice),
         2 => name(&String::from_utf8_lossy(file)),
         _ => join(file, &limits),
     });
@@ -38,17 +38,19 @@ fn index_file(json: &[u8], limits: &Limits) -> Option<ShardIndex> {
     Some(index)
 }
 
-fn folder(lines: &str, ignore_index: bool) {
+fn folder(lines: &str, choice: u8) {
     let names: Vec<String> = lines.lines().map(str::to_owned).collect();
-    let Some(choice) = check::checked(choose(&names, ignore_index)) else { return };
+    let ignore_index = choice & 4 != 0;
+    // All formats, and none.
+    let format = Format::ALL.get(usize::from(choice >> 3) % 7).copied();
+    let Some(choice) = check::checked(choose(&names, ignore_index, format)) else { return };
     let chosen = match choice {
         Choice::Index(index) => {
-            assert!(!ignore_index && index.ends_with(".safetensors.index.json"), "{index}");
+            assert!(!ignore_index && index.ends_with(".index.json"), "{index}");
             vec![index]
         }
         Choice::Files(files) => {
             assert!(!files.is_empty() && files.is_sorted_by(|a, b| a < b), "{files:?}");
-            assert!(files.iter().all(|file| file.ends_with(".safetensors")), "{files:?}");
             files
         }
     };

@@ -37,23 +37,42 @@ pub struct ShardIndex {
 /// [`ErrorKind::MissingShards`], with all names in `shards`, how many they are in `count`, and how
 /// many the index file names in `of`. If other files are there, the hint names `--ignore-index`.
 pub fn check_present(index: &ShardIndex, present: impl Fn(&str) -> bool) -> Result<(), Error> {
-    let missing: Vec<&str> =
-        index.shards.iter().map(|name| &**name).filter(|name| !present(name)).collect();
+    let names = index.shards.iter().map(|name| &**name);
+    check_names(names, present, "files that the model's index file names are not there").map_err(
+        |error| {
+            let some_are_there = error.get("count") != error.get("of");
+            error.hint(if some_are_there {
+                "fetch the missing files; if the index file is out of date and the files that are \
+                 there are the whole model, `--ignore-index` loads those"
+            } else {
+                "fetch the files of the model"
+            })
+        },
+    )
+}
+
+/// Checks that every file of a set is there, which one of them says it is a part of.
+///
+/// # Errors
+///
+/// [`ErrorKind::MissingShards`], as [`check_present`].
+pub fn check_set_present(names: &[String], present: impl Fn(&str) -> bool) -> Result<(), Error> {
+    check_names(names.iter().map(String::as_str), present, "files of the model's set are not there")
+        .map_err(|error| error.hint("fetch the missing files"))
+}
+
+fn check_names<'a>(
+    names: impl Iterator<Item = &'a str>,
+    present: impl Fn(&str) -> bool,
+    message: &str,
+) -> Result<(), Error> {
+    let mut of = 0;
+    let missing: Vec<&str> = names.inspect(|_| of += 1).filter(|name| !present(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let (count, of) = (missing.len(), index.shards.len());
-    let error = Error::new(
-        ErrorKind::MissingShards,
-        "files that the model's index file names are not there",
-    )
-    .with("shards", join(missing))
-    .with("count", count)
-    .with("of", of);
-    Err(error.hint(if count < of {
-        "fetch the missing files; if the index file is out of date and the files that are there \
-         are the whole model, `--ignore-index` loads those"
-    } else {
-        "fetch the files of the model"
-    }))
+    Err(Error::new(ErrorKind::MissingShards, message)
+        .with("shards", join(&missing))
+        .with("count", missing.len())
+        .with("of", of))
 }
