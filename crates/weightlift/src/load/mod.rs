@@ -19,9 +19,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
-use crate::route::{self, End, Job, Measures, Prepare, Staged, Stop, Targets};
+use crate::route::{self, Cancelled, End, Job, Measures, Prepare, Staged, Stop, Targets};
 use crate::source::Model;
-use crate::system;
+use crate::system::{self, Threads};
 use crate::tensor::Tensor;
 
 pub use cancel::CancelToken;
@@ -63,27 +63,36 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     let mut report = Report { schema: 1, ..Report::default() };
     let options = &engine.options;
     let (asked, threads) = (request.route_or(options), request.reading_threads_or(options));
-    let mut start = Start::begin(engine, request.device_or(options), asked, &mut report)?;
+    let readers = route::readers(threads, system::processors());
+    let mut pool = Threads::default();
+    let device = request.device_or(options);
+    let mut start = Start::begin(engine, device, asked, &mut report, || {
+        // Fewer than wanted, or none, is seen to when they are needed.
+        let _ = pool.start(if readers > 1 { readers } else { 0 });
+    })?;
     route::choose(start.id(), asked, threads)?;
 
     // While the driver starts: open the model, and further down plan and begin to read.
     let (model, opened_before) = match from {
-        From::Path(path) => (Arc::new(Model::open(path, &request.open)?), Duration::ZERO),
+        From::Path(path) => {
+            (Arc::new(Model::open_on(path, &request.open, &mut pool)?), Duration::ZERO)
+        }
         From::Opened(model) => (model.clone(), model.open_time()),
     };
     let wanted = select(&model, request.patterns())?;
     start.find(&mut report);
     let bytes = bytes_of(&model, &wanted);
     let cancel = request.cancel.clone();
-    let cancelled = move || cancel.is_cancelled();
+    let cancelled: Arc<Cancelled> = Arc::new(move || cancel.is_cancelled());
     let mut conductor = Conductor {
         engine,
         model: &model,
         wanted: &wanted,
         bytes,
-        readers: route::readers(threads, system::processors()),
+        readers,
+        threads: pool,
         request: &mut request,
-        cancelled: &cancelled,
+        cancelled,
         report: &mut report,
     };
     // Each round that fails leaves less to try: half the staging memory, or another device.
@@ -147,8 +156,10 @@ struct Conductor<'r, 'a> {
     wanted: &'r [usize],
     bytes: u64,
     readers: usize,
+    /// Threads that may be there already.
+    threads: Threads,
     request: &'r mut Request<'a>,
-    cancelled: &'r (dyn Fn() -> bool + Sync),
+    cancelled: Arc<Cancelled>,
     report: &'r mut Report,
 }
 
@@ -161,7 +172,7 @@ enum Ended {
 
 /// A run that brought everything.
 struct Ran {
-    plan: Plan,
+    plan: Arc<Plan>,
     route: Route,
     /// Where every planned storage is.
     locations: Vec<Location>,
@@ -200,12 +211,13 @@ impl Conductor<'_, '_> {
         asked: RouteChoice,
     ) -> Result<Ended> {
         let options = &self.engine.options;
+        let cancelled = self.cancelled.clone();
         let need = Need {
             options,
             bytes: self.bytes,
             readers: self.readers,
             quarantine: &self.engine.quarantine,
-            cancelled: self.cancelled,
+            cancelled: &*cancelled,
         };
         let staging = &self.engine.staging;
         let (mut claim, route) = match route {
@@ -225,6 +237,11 @@ impl Conductor<'_, '_> {
             },
             _ => (staging.pageable(&need)?, route),
         };
+        // The ring's memory is there sooner than the plan.
+        for _ in 0..self.threads.count() {
+            let ring = claim.ring.clone();
+            self.threads.give(Box::new(move || ring.touch()));
+        }
         // Of the ring as it is: another load may use it, or a larger one could not be pinned.
         let ring = claim.ring.clone();
         let geometry = Geometry::within(options, ring.block_size(), ring.blocks(), self.readers);
@@ -232,14 +249,13 @@ impl Conductor<'_, '_> {
         let by_storage = select::tensors_by_storage(self.model.index(), self.wanted, &plan);
         let readers = geometry.readers.min(plan.pieces.len());
 
-        let targets = Targets::new(plan.storages.len());
-        let end = End::Staged(Staged { ring: &ring, targets: &targets });
+        let targets = Arc::new(Targets::new(plan.storages.len()));
+        let end = End::Staged(Staged { ring: ring.clone(), targets: targets.clone() });
         let mut provide = self.request.provide.take();
         let mut seconds = Report::default();
         let mut again = false;
-        let cancelled = self.cancelled;
         let mut prepare = |idle: &dyn Fn() -> Duration| -> Result<()> {
-            let Some(device) = start.finish(cancelled, idle, &mut seconds)? else {
+            let Some(device) = start.finish(&*cancelled, idle, &mut seconds)? else {
                 again = true;
                 return Err(Error::new(ErrorKind::NoDevice, "host memory is taken instead"));
             };
@@ -272,6 +288,8 @@ impl Conductor<'_, '_> {
         match result {
             Ok(()) => {}
             Err(error) if again && error.kind() != ErrorKind::Cancelled => {
+                // They may still hold the ring, which is to be another.
+                self.threads = Threads::default();
                 // What was read meanwhile was read for nothing, and counts as read.
                 self.report.bytes.read += measures.read.iter().sum::<u64>();
                 let forced = asked != RouteChoice::Auto;
@@ -289,23 +307,23 @@ impl Conductor<'_, '_> {
         self.report.copy_calls = targets.queue().map_or(0, CopyQueue::calls);
         self.report.staging_bytes_peak = ring.take_peak();
         self.report.pinned_bytes = if ring.is_pinned() { ring.bytes() } else { 0 };
-        let locations = targets.into_places().into_iter().map(Location::Device).collect();
+        let locations = targets.places().into_iter().map(Location::Device).collect();
         Ok(Ended::Done(Box::new(Ran { plan, route, locations, measures, delivered })))
     }
 
-    fn plan(&mut self, block_size: u64, piece_size: u64) -> Plan {
+    fn plan(&mut self, block_size: u64, piece_size: u64) -> Arc<Plan> {
         let planning = Instant::now();
         let storages = storages_of(self.model, self.wanted);
         let plan = plan::build(self.model.index(), &storages, block_size, piece_size);
         self.report.seconds.plan += planning.elapsed().as_secs_f64();
-        plan
+        Arc::new(plan)
     }
 
     fn run(
         &mut self,
-        plan: &Plan,
+        plan: &Arc<Plan>,
         readers: usize,
-        end: End<'_>,
+        end: End,
         by_storage: &[Vec<&TensorInfo>],
         prepare: &mut Prepare<'_>,
     ) -> (Result<()>, Measures, Vec<u64>) {
@@ -336,9 +354,9 @@ impl Conductor<'_, '_> {
                 }
             }
         };
-        let stop = Stop::new(self.cancelled);
-        let job = Job { plan, sources, readers, end, stop: &stop };
-        let (result, measures) = route::run(job, prepare, &mut landed);
+        let stop = Arc::new(Stop::new(self.cancelled.clone()));
+        let job = Job { plan: plan.clone(), sources: sources.clone(), readers, end, stop };
+        let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
             (0..empty).for_each(|storage| ready(storage, &mut tell));
@@ -379,6 +397,7 @@ fn sources_of(plan: &Plan) -> Vec<usize> {
 
 /// Counts every byte once.
 fn count(report: &mut Report, model: &Model, ran: &Ran) {
+    let mut decoded = 0;
     let mut planned = vec![0; model.sources().len()];
     for piece in &ran.plan.pieces {
         planned[piece.source.0 as usize] += piece.length;
@@ -394,9 +413,17 @@ fn count(report: &mut Report, model: &Model, ran: &Ran) {
         report.bytes.delivered += bytes.delivered;
         let name = model.sources()[source].name().to_owned();
         report.sources.push(SourceReport { name, bytes });
+        if model.index().sources[source].decoded.is_some() {
+            decoded += bytes.read;
+        }
     }
     report.routes.insert(ran.route.to_string(), report.bytes.delivered);
-    report.reads.insert(crate::read::Kind::Buffered.name().to_owned(), report.bytes.read);
+    // What was decoded was read when the model was opened.
+    let buffered = crate::read::Kind::Buffered.name().to_owned();
+    report.reads.insert(buffered, report.bytes.read - decoded);
+    if decoded > 0 {
+        report.reads.insert("decoded".to_owned(), decoded);
+    }
     report.reading_threads = ran.measures.readers;
     let seconds = &mut report.seconds;
     seconds.read = ran.measures.reading.as_secs_f64();

@@ -39,12 +39,14 @@ enum Said {
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
 impl Start {
-    /// Looks for the driver where the choice needs one, and starts it if it is not up.
+    /// Looks for the driver where the choice needs one, and starts it if it is not up, but calls
+    /// `first` before that.
     pub(super) fn begin(
         engine: &Engine,
         device: DeviceChoice,
         route: RouteChoice,
         report: &mut Report,
+        first: impl FnOnce(),
     ) -> Result<Self> {
         let may_be_host = device == DeviceChoice::Auto && route == RouteChoice::Auto;
         let host_asked = device == DeviceChoice::Auto && route == RouteChoice::Forced(Route::Host);
@@ -63,6 +65,7 @@ impl Start {
                         decide(report, ordinal, device);
                         return Ok(Self::Up(up));
                     }
+                    first();
                     Self::on_a_thread(move || Ok(platform), ordinal, device, may_be_host, report)
                 }
                 Err(error) if may_be_host => Ok(Self::host_instead(error, report)),
@@ -73,6 +76,7 @@ impl Start {
             DeviceChoice::Cuda(ordinal) => ordinal,
             _ => 0,
         };
+        first();
         Self::on_a_thread(find, ordinal, device, may_be_host, report)
     }
 

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -18,43 +18,51 @@ use crate::memory::{InFlight, OpenBlock, Place, Ring};
 use crate::plan::Plan;
 use crate::read::{Completed, Kind, Positional, ReadPiece, Reader};
 use crate::source::Source;
+use crate::system::Threads;
 
 use super::activity::Activity;
 use super::targets::Targets;
 
-/// What to do.
-pub(crate) struct Job<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) sources: &'a [Arc<dyn Source>],
+/// How long a reader sleeps before it looks whether the load was stopped.
+const STOP_POLL: Duration = Duration::from_millis(20);
+
+/// What to do. Everything is shared with the readers, whose threads may have been there before
+/// and are not bound to a scope.
+pub(crate) struct Job {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) sources: Arc<[Arc<dyn Source>]>,
     pub(crate) readers: usize,
-    pub(crate) end: End<'a>,
-    pub(crate) stop: &'a Stop<'a>,
+    pub(crate) end: End,
+    pub(crate) stop: Arc<Stop>,
 }
 
 /// Where pieces are read to.
-pub(crate) enum End<'a> {
+pub(crate) enum End {
     /// Straight into the destinations: for every block, the places of its pieces.
     InPlace(Vec<VecDeque<Place>>),
     /// Into a ring, pinned or not, and from there by copies to the device.
-    Staged(Staged<'a>),
+    Staged(Staged),
 }
 
 /// The end that goes through staging memory.
-#[derive(Clone, Copy)]
-pub(crate) struct Staged<'a> {
-    pub(crate) ring: &'a Arc<Ring>,
-    pub(crate) targets: &'a Targets,
+#[derive(Clone)]
+pub(crate) struct Staged {
+    pub(crate) ring: Arc<Ring>,
+    pub(crate) targets: Arc<Targets>,
 }
 
 /// Why readers stop early: an error of one of them, or the caller's wish.
-pub(crate) struct Stop<'a> {
+pub(crate) struct Stop {
     flag: AtomicBool,
     error: Mutex<Option<Error>>,
-    cancelled: &'a (dyn Fn() -> bool + Sync),
+    cancelled: Arc<Cancelled>,
 }
 
-impl<'a> Stop<'a> {
-    pub(crate) fn new(cancelled: &'a (dyn Fn() -> bool + Sync)) -> Self {
+/// Whether the caller wishes to stop.
+pub(crate) type Cancelled = dyn Fn() -> bool + Send + Sync;
+
+impl Stop {
+    pub(crate) fn new(cancelled: Arc<Cancelled>) -> Self {
         Self { flag: AtomicBool::new(false), error: Mutex::new(None), cancelled }
     }
 
@@ -94,27 +102,29 @@ pub(crate) struct Measures {
     pub(crate) waiting_for_bus: Duration,
 }
 
-/// Runs `job`. `prepare` is called on this thread and provides the destinations of a staged
-/// end; where there are reader threads they run already and fill the ring meanwhile. It gets a
+/// Runs `job`, on `threads` as far as there are enough of them already, which end with it.
+/// `prepare` is called on this thread and provides the destinations of a staged end; where there
+/// are reader threads they run already and fill the ring meanwhile. It gets a
 /// clock that runs while nobody reads. `landed` is called on this thread for every block whose
 /// bytes are in place, in the order of submission.
 ///
 /// Whatever the outcome, no read and no copy of the job is under way when this returns; copies
 /// whose end cannot be known have their memory on both sides quarantined.
 pub(crate) fn run(
-    job: Job<'_>,
+    job: Job,
+    threads: &mut Threads,
     prepare: &mut Prepare<'_>,
     landed: &mut dyn FnMut(usize),
 ) -> (Result<()>, Measures) {
     let readers = job.readers;
-    let run = Run::new(job);
-    let mut drain = Drain { staged: run.staged, armed: true };
+    let run = Arc::new(Run::new(job));
+    let mut drain = Drain { staged: run.staged.clone(), armed: true };
     let mut collector = Collector { run: &run, landed, measures: Measures::default() };
     if readers <= 1 {
         collector.measures.readers = 1;
         run.alone(prepare, &mut collector);
     } else {
-        run.together(readers, prepare, &mut collector);
+        Run::together(&run, readers, threads, prepare, &mut collector);
     }
     let mut measures = collector.measures;
     let result = run.stop.result();
@@ -131,11 +141,11 @@ pub(crate) fn run(
 /// Provides destinations. Its argument tells for how long nobody has been reading so far.
 pub(crate) type Prepare<'p> = dyn FnMut(&dyn Fn() -> Duration) -> Result<()> + 'p;
 
-struct Run<'a> {
-    plan: &'a Plan,
-    sources: &'a [Arc<dyn Source>],
-    staged: Option<Staged<'a>>,
-    stop: &'a Stop<'a>,
+struct Run {
+    plan: Arc<Plan>,
+    sources: Arc<[Arc<dyn Source>]>,
+    staged: Option<Staged>,
+    stop: Arc<Stop>,
     next_piece: AtomicUsize,
     blocks: Vec<BlockState>,
     read_bytes: Vec<AtomicU64>,
@@ -150,6 +160,7 @@ struct BlockState {
     /// Pieces that are not read yet.
     left: AtomicUsize,
     filling: Mutex<Filling>,
+    opened: Condvar,
 }
 
 #[derive(Default)]
@@ -159,13 +170,15 @@ struct Filling {
     block: Option<OpenBlock>,
     /// The pieces' places until readers take them; empty until the block is open.
     places: Vec<Option<Place>>,
+    /// Whether somebody is opening it.
+    opening: bool,
 }
 
 /// A block whose pieces are all read: on its way to the device, or in place.
 type Submitted = (usize, Option<InFlight>);
 
-impl<'a> Run<'a> {
-    fn new(job: Job<'a>) -> Self {
+impl Run {
+    fn new(job: Job) -> Self {
         let (staged, mut in_place) = match job.end {
             End::InPlace(places) => (None, places.into_iter()),
             End::Staged(staged) => (Some(staged), Vec::new().into_iter()),
@@ -173,17 +186,18 @@ impl<'a> Run<'a> {
         let mut blocks = Vec::with_capacity(job.plan.blocks.len());
         for block in &job.plan.blocks {
             let places = in_place.next().unwrap_or_default().into_iter().map(Some).collect();
-            let filling = Mutex::new(Filling { block: None, places });
-            blocks.push(BlockState { left: AtomicUsize::new(block.pieces.len()), filling });
+            let filling = Mutex::new(Filling { places, ..Filling::default() });
+            let left = AtomicUsize::new(block.pieces.len());
+            blocks.push(BlockState { left, filling, opened: Condvar::new() });
         }
         Self {
+            read_bytes: job.sources.iter().map(|_| AtomicU64::new(0)).collect(),
             plan: job.plan,
             sources: job.sources,
             staged,
             stop: job.stop,
             next_piece: AtomicUsize::new(0),
             blocks,
-            read_bytes: job.sources.iter().map(|_| AtomicU64::new(0)).collect(),
             activity: Activity::default(),
             waiting_for_bus: AtomicU64::new(0),
             first_submitted: Mutex::new(None),
@@ -197,9 +211,9 @@ impl<'a> Run<'a> {
         if let Err(error) = prepare(&|| self.activity.idle()) {
             return self.stop.fail(error);
         }
-        let most = self.staged.map_or(1, |staged| staged.ring.blocks() as usize);
+        let most = self.staged.as_ref().map_or(1, |staged| staged.ring.blocks() as usize);
         let mut on_their_way = VecDeque::new();
-        let mut reader = Positional::new(self.sources);
+        let mut reader = Positional::new(&self.sources);
         // Not caught here: a panic on the calling thread, mostly in the caller's own code, is the
         // caller's. `Drain` sees to what is under way.
         let read = self.read_pieces(&mut reader, &mut |submitted| {
@@ -216,45 +230,43 @@ impl<'a> Run<'a> {
 
     /// Reads on `readers` threads while the calling thread prepares and collects.
     fn together(
-        &self,
+        run: &Arc<Self>,
         readers: usize,
+        threads: &mut Threads,
         prepare: &mut Prepare<'_>,
         collector: &mut Collector<'_, '_>,
     ) {
-        std::thread::scope(|scope| {
-            let (sender, receiver) = mpsc::channel();
-            for number in 0..readers {
-                let sender = sender.clone();
-                let thread = std::thread::Builder::new().name(format!("weightlift-{number}"));
-                let spawned = thread.spawn_scoped(scope, move || {
-                    let mut reader = Positional::new(self.sources);
-                    self.work(&mut reader, &mut |submitted| {
-                        // The receiver outlives the readers, or the caller panicked: then the
-                        // ring and the drain see to what is under way.
-                        let _ = sender.send(submitted);
-                    });
+        let (sender, receiver) = mpsc::channel();
+        // As many as the system gives; without any the load fails.
+        if let Err(error) = threads.start(readers) {
+            let message = "cannot start a reader thread";
+            let error = Error::new(ErrorKind::Io, message).with("reason", &error).because(error);
+            run.stop.fail(error.hint("--reading-threads 1 needs none"));
+        }
+        collector.measures.readers = readers.min(threads.count());
+        for _ in 0..collector.measures.readers {
+            let (run, sender) = (run.clone(), sender.clone());
+            let work = Box::new(move || {
+                run.work(&mut Positional::new(&run.sources), &mut |submitted| {
+                    // The receiver outlives the readers, or the caller panicked: then the ring
+                    // and the drain see to what is under way.
+                    let _ = sender.send(submitted);
                 });
-                match spawned {
-                    Ok(_) => collector.measures.readers += 1,
-                    // As many as the system gives; without any the load fails.
-                    Err(_) if collector.measures.readers > 0 => break,
-                    Err(error) => {
-                        let message = "cannot start a reader thread";
-                        let error = Error::new(ErrorKind::Io, message)
-                            .with("reason", &error)
-                            .because(error);
-                        self.stop.fail(error.hint("--reading-threads 1 needs none"));
-                    }
-                }
-            }
-            drop(sender);
-            // Should the caller's code panic below, the readers are not to finish first.
-            let _stop = StopOnPanic(self.stop);
-            if let Err(error) = prepare(&|| self.activity.idle()) {
-                self.stop.fail(error);
-            }
-            collector.collect(&receiver);
-        });
+                // The collector takes the senders' end for the end of everything that readers do
+                // and hold.
+                drop(run);
+                drop(sender);
+            });
+            threads.give(work);
+        }
+        threads.close();
+        drop(sender);
+        // Should the caller's code panic below, the readers are to stop, and they are waited for.
+        let _stop = StopOnPanic { stop: &run.stop, receiver: &receiver };
+        if let Err(error) = prepare(&|| run.activity.idle()) {
+            run.stop.fail(error);
+        }
+        collector.collect(&receiver);
     }
 
     /// What a reader does until there is nothing left to take.
@@ -274,7 +286,7 @@ impl<'a> Run<'a> {
         reader: &mut dyn Reader,
         submitted: &mut dyn FnMut(Submitted),
     ) -> Result<()> {
-        if let Some(staged) = self.staged {
+        if let Some(staged) = &self.staged {
             staged.ring.touch();
         }
         let mut under_way = 0;
@@ -297,25 +309,55 @@ impl<'a> Run<'a> {
     }
 
     /// The place of piece `number`. Who asks first for a block's places opens the block; others
-    /// of the same block wait at the lock meanwhile.
+    /// of the same block wait meanwhile.
     fn place(&self, number: usize) -> Result<Place> {
         let block = self.plan.pieces[number].block;
-        let mut filling = lock(&self.blocks[block].filling);
-        if let (Some(staged), true) = (self.staged, filling.places.is_empty()) {
-            let started = Instant::now();
-            let open = staged.ring.acquire(&|| self.stop.is_set());
-            add(&self.waiting_for_bus, started);
-            let mut open = open?;
-            let pieces = self.plan.pieces_of(block).iter();
-            let places = pieces.map(|piece| open.place(piece.block_offset, piece.length).map(Some));
-            filling.places = places.collect::<Result<_>>()?;
-            filling.block = Some(open);
+        let state = &self.blocks[block];
+        let mut filling = lock(&state.filling);
+        while let (Some(staged), true) = (&self.staged, filling.places.is_empty()) {
+            if filling.opening {
+                filling = self.wait_for_opening(state, filling)?;
+                continue;
+            }
+            filling.opening = true;
+            drop(filling);
+            let opened = self.open(block, staged);
+            filling = lock(&state.filling);
+            filling.opening = false;
+            state.opened.notify_all();
+            (filling.block, filling.places) = opened.map(|(open, places)| (Some(open), places))?;
         }
         let first = self.plan.blocks[block].pieces.start;
         let place = filling.places.get_mut(number - first).and_then(Option::take);
         place.ok_or_else(|| {
             Error::new(ErrorKind::Internal, "a piece was taken twice").with("piece", number)
         })
+    }
+
+    /// Takes a block of the ring, with a place for every piece.
+    fn open(&self, block: usize, staged: &Staged) -> Result<(OpenBlock, Vec<Option<Place>>)> {
+        let started = Instant::now();
+        let open = staged.ring.acquire(&|| self.stop.is_set());
+        add(&self.waiting_for_bus, started);
+        let mut open = open?;
+        let pieces = self.plan.pieces_of(block).iter();
+        let places = pieces.map(|piece| open.place(piece.block_offset, piece.length).map(Some));
+        let places = places.collect::<Result<_>>()?;
+        Ok((open, places))
+    }
+
+    fn wait_for_opening<'f>(
+        &self,
+        state: &BlockState,
+        filling: MutexGuard<'f, Filling>,
+    ) -> Result<MutexGuard<'f, Filling>> {
+        if self.stop.is_set() {
+            return Err(Error::new(ErrorKind::Cancelled, "the load was stopped"));
+        }
+        // All are woken at once: if each woke the next, as those who wait for a lock do, the last
+        // of a dozen would begin a read's time after the first.
+        let waited = state.opened.wait_timeout(filling, STOP_POLL);
+        Ok(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     fn completed(&self, completed: Completed, submitted: &mut dyn FnMut(Submitted)) -> Result<()> {
@@ -328,7 +370,7 @@ impl<'a> Run<'a> {
         if state.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return Ok(());
         }
-        let in_flight = match self.staged {
+        let in_flight = match &self.staged {
             Some(staged) => Some(self.submit(piece.block, staged)?),
             None => None,
         };
@@ -336,7 +378,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn submit(&self, block: usize, staged: Staged<'_>) -> Result<InFlight> {
+    fn submit(&self, block: usize, staged: &Staged) -> Result<InFlight> {
         let open = lock(&self.blocks[block].filling).block.take();
         let open = open.ok_or_else(|| Error::new(ErrorKind::Internal, "a block ended twice"))?;
         let filled = open.seal()?;
@@ -351,7 +393,7 @@ impl<'a> Run<'a> {
 
 /// Waits for blocks in the order of their submission.
 struct Collector<'a, 'l> {
-    run: &'a Run<'a>,
+    run: &'a Run,
     landed: &'l mut dyn FnMut(usize),
     measures: Measures,
 }
@@ -383,14 +425,14 @@ impl Collector<'_, '_> {
 
 /// Waits for all copies when a run did not end well, also by a panic. Where even that fails
 /// the destinations are given up: somebody may still be writing to them.
-struct Drain<'a> {
-    staged: Option<Staged<'a>>,
+struct Drain {
+    staged: Option<Staged>,
     armed: bool,
 }
 
-impl Drop for Drain<'_> {
+impl Drop for Drain {
     fn drop(&mut self) {
-        if let (Some(staged), true) = (self.staged, self.armed)
+        if let (Some(staged), true) = (&self.staged, self.armed)
             && staged.targets.queue().is_some_and(|queue| queue.drain().is_err())
         {
             staged.targets.quarantine();
@@ -398,12 +440,17 @@ impl Drop for Drain<'_> {
     }
 }
 
-struct StopOnPanic<'a>(&'a Stop<'a>);
+struct StopOnPanic<'a> {
+    stop: &'a Stop,
+    receiver: &'a mpsc::Receiver<Submitted>,
+}
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.flag.store(true, Ordering::Relaxed);
+            self.stop.flag.store(true, Ordering::Relaxed);
+            // Until every reader is gone.
+            self.receiver.iter().for_each(drop);
         }
     }
 }

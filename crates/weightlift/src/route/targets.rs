@@ -53,8 +53,8 @@ impl Targets {
     }
 
     /// The places, once all are provided.
-    pub(crate) fn into_places(self) -> Vec<DeviceMemory> {
-        self.places.into_iter().filter_map(OnceLock::into_inner).collect()
+    pub(crate) fn places(&self) -> Vec<DeviceMemory> {
+        self.places.iter().filter_map(OnceLock::get).cloned().collect()
     }
 
     /// Somebody may still be writing to the places.

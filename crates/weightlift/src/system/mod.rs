@@ -1,4 +1,8 @@
-//! Facts of the machine.
+//! Facts of the machine, and its threads.
+
+mod threads;
+
+pub(crate) use threads::Threads;
 
 /// How many processors this process may use, at least 1: its affinity and, on Linux, its
 /// cgroup's quota count.
