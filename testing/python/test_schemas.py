@@ -35,7 +35,18 @@ LOAD = {
     "devices": ["cuda:0"],
 }
 INSPECT = {
-    "tensors": [{"name": "", "dtype": "F32", "shape": [], "file": "a", "offset": 10, "length": 4}]
+    "format": "safetensors",
+    "tensors": [
+        {
+            "name": "",
+            "dtype": "F32",
+            "shape": [],
+            "file": "a",
+            "offset": 10,
+            "length": 4,
+            "storage": 0,
+        }
+    ],
 }
 ERROR = {"error": {"kind": "Overlap", "message": "two tensors overlap", "context": {"tensor": "a"}}}
 RIGHT = {"load": LOAD, "inspect": INSPECT, "error": ERROR}
@@ -63,6 +74,8 @@ WRONG = [
     ("load", ("devices",), "cuda:0"),
     ("inspect", ("tensors", 0, "offset"), -1),
     ("inspect", ("tensors", 0, "shape"), None),
+    ("inspect", ("tensors", 0, "strides"), [-1]),
+    ("inspect", ("format",), "gif"),
     ("error", ("error", "kind"), "two words"),
     ("error", ("error", "message"), "two\nlines"),
     ("error", ("error", "context"), []),
@@ -86,6 +99,7 @@ REQUIRED = [
     *[("load", ("bytes", key)) for key in LOAD["bytes"]],
     *[("load", ("fallbacks", 0, key)) for key in LOAD["fallbacks"][0]],
     *[("load", ("seconds", key)) for key in PHASES],
+    *[("inspect", (key,)) for key in INSPECT],
     *[("inspect", ("tensors", 0, key)) for key in INSPECT["tensors"][0]],
     *[("error", ("error", key)) for key in ERROR["error"]],
 ]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use weightlift::index::Format;
 use weightlift::{Error, ErrorKind, OpenOptions, Options, parse_size};
 
 const EXAMPLES: &str = "\
@@ -71,6 +72,9 @@ pub(crate) struct Load {
 pub(crate) struct Inspect {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+    /// Print the metadata too, lists and all.
+    #[arg(long)]
+    pub(crate) metadata: bool,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -100,9 +104,12 @@ pub(crate) struct Demo {
 /// Which model, and how it is opened.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
-    /// A safetensors file, a shard index, or a folder that holds either.
+    /// A model file, a shard index, or a folder that holds one of these.
     pub(crate) path: PathBuf,
-    /// Take all shards that are there, whatever model.safetensors.index.json says.
+    /// auto, safetensors, gguf, onnx, openvino, pytorch or raw (any file as one tensor of bytes).
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// Take all shards that are there, whatever the index file says.
     #[arg(long)]
     ignore_index: bool,
     /// Allow links that lead out of the model's folder.
@@ -142,6 +149,10 @@ impl ModelArgs {
         let mut options = OpenOptions::default();
         options.ignore_index = self.ignore_index;
         options.follow_links = self.follow_links;
+        options.format = match self.format.as_deref() {
+            None | Some("auto") => None,
+            Some(format) => Some(format.parse().map_err(|_| format_refused(format))?),
+        };
         if let Some(limit) = &self.header_limit {
             let bytes = parse_size(limit).ok_or_else(|| size_refused("header_limit", limit))?;
             options.limits = options.limits.with_header_bytes(bytes);
@@ -178,6 +189,14 @@ impl Demo {
             .filter(|bytes| *bytes >= 64 << 10)
             .ok_or_else(|| size_refused("size", &self.size).with("least", "64KiB"))
     }
+}
+
+/// In the words of [`Options::set`], as below.
+fn format_refused(value: &str) -> Error {
+    Error::new(ErrorKind::InvalidOption, "a value is refused for format")
+        .with("option", "format")
+        .with("value", value)
+        .with("wanted", format!("auto, {}", Format::ALL.map(Format::name).join(", ")))
 }
 
 /// In the words of [`Options::set`].

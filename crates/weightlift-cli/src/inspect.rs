@@ -5,7 +5,7 @@ use std::io;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use weightlift::Model;
-use weightlift::index::TensorInfo;
+use weightlift::index::{Format, Index, TensorInfo};
 
 use crate::args::Inspect;
 use crate::error::Failure;
@@ -14,12 +14,14 @@ use crate::signal::Stop;
 use crate::text::{self, OneLine};
 
 pub(crate) fn run(options: &Inspect, stop: &Stop) -> Result<(), Failure> {
-    let model = Model::open(&options.model.path, &options.model.open_options()?)?;
+    let mut open = options.model.open_options()?;
+    open.metadata_lists = options.metadata;
+    let model = Model::open(&options.model.path, &open)?;
     let mut output = Output::stdout(stop)?;
     if options.json {
-        print_json(&mut output, &model)?;
+        print_json(&mut output, &model, options.metadata)?;
     } else {
-        print_text(&mut output, &model)?;
+        print_text(&mut output, &model, options.metadata)?;
     }
     output.finish()?;
     // The process ends: taking apart a hundred thousand names would only take time.
@@ -33,29 +35,42 @@ struct Row<'a> {
     name: &'a str,
     dtype: &'a str,
     shape: &'a [u64],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strides: Option<&'a [i64]>,
     file: &'a str,
-    offset: u64,
+    /// `None` where the file has the bytes only in another form.
+    offset: Option<u64>,
     length: u64,
+    storage: u32,
 }
 
 impl<'a> Row<'a> {
     fn new(model: &'a Model, tensor: &'a TensorInfo) -> Self {
         let storage = &model.index().storages[tensor.storage.0 as usize];
+        let source = &model.index().sources[storage.source.0 as usize];
         Self {
             name: &tensor.name,
             dtype: tensor.dtype.name(),
             shape: &tensor.shape,
-            file: &model.index().sources[storage.source.0 as usize].name,
+            strides: tensor.strides.as_deref(),
+            file: &source.name,
             // Both lie in the file, which the index has checked.
-            offset: storage.offset.saturating_add(tensor.offset),
+            offset: source.decoded.is_none().then(|| storage.offset.saturating_add(tensor.offset)),
             length: tensor.length,
+            storage: tensor.storage.0,
         }
     }
 }
 
 /// A line a tensor: `grep` and `head` work on it as `jq` does.
-fn print_json(output: &mut Output, model: &Model) -> Result<(), Failure> {
-    output.text("{\"tensors\": [")?;
+fn print_json(output: &mut Output, model: &Model, metadata: bool) -> Result<(), Failure> {
+    output.text("{\"format\": ")?;
+    output.json(&model.index().format.map(Format::name))?;
+    if metadata {
+        output.text(",\n\"metadata\": ")?;
+        output.json(&model.index().metadata)?;
+    }
+    output.text(",\n\"tensors\": [")?;
     for (number, tensor) in model.index().tensors.iter().enumerate() {
         output.text(if number == 0 { "\n" } else { ",\n" })?;
         output.json(&Row::new(model, tensor))?;
@@ -63,8 +78,14 @@ fn print_json(output: &mut Output, model: &Model) -> Result<(), Failure> {
     output.line("\n]}")
 }
 
-fn print_text(output: &mut Output, model: &Model) -> Result<(), Failure> {
+fn print_text(output: &mut Output, model: &Model, metadata: bool) -> Result<(), Failure> {
     let index = model.index();
+    if metadata {
+        for (key, value) in &index.metadata {
+            output.line(format_args!("{}: {}", OneLine(key), OneLine(&value.to_string())))?;
+        }
+        output.line("")?;
+    }
     let rows = || index.tensors.iter().map(|tensor| Row::new(model, tensor));
     match terminal_width() {
         Some(width) => output.line(wrapped(rows(), width))?,
@@ -75,12 +96,23 @@ fn print_text(output: &mut Output, model: &Model) -> Result<(), Failure> {
         "{}, {}, in {}",
         text::count(index.tensors.len() as u64, "tensor"),
         text::bytes(bytes),
-        text::count(index.sources.len() as u64, "file"),
+        text::count(files(index), "file"),
     );
+    if let Some(format) = index.format {
+        totals.push_str(&format!(" ({format})"));
+    }
     if index.skipped_tensors > 0 {
         totals.push_str(&format!("; {} left out by the model's index", index.skipped_tensors));
     }
     output.line(totals)
+}
+
+/// A file counts once, however its bytes are read.
+fn files(index: &Index) -> u64 {
+    let mut names: Vec<&str> = index.sources.iter().map(|source| &*source.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.len() as u64
 }
 
 const TITLES: [&str; 6] = ["name", "dtype", "shape", "file", "offset", "bytes"];
@@ -91,7 +123,7 @@ fn cells(row: &Row<'_>) -> [String; 6] {
         OneLine(row.dtype).to_string(),
         text::shape(row.shape),
         OneLine(row.file).to_string(),
-        row.offset.to_string(),
+        row.offset.map_or("decoded".to_owned(), |offset| offset.to_string()),
         row.length.to_string(),
     ]
 }

@@ -226,7 +226,11 @@ impl std::error::Error for Error {
 
 impl From<weightlift_index::Error> for Error {
     fn from(error: weightlift_index::Error) -> Self {
-        let mut own = Self::new(ErrorKind::Format(error.kind()), error.message());
+        let kind = match error.kind() {
+            weightlift_index::ErrorKind::Io => ErrorKind::Io,
+            kind => ErrorKind::Format(kind),
+        };
+        let mut own = Self::new(kind, error.message());
         own.0.context = error.context().to_vec();
         own.0.hint = error.get_hint().map(str::to_owned);
         own

@@ -17,7 +17,8 @@ pub struct Report {
     pub bytes: Bytes,
     /// Bytes delivered by each route. They add up to `bytes.planned` after a good load.
     pub routes: BTreeMap<String, u64>,
-    /// Bytes read by each kind of read: `buffered` went through the page cache.
+    /// Bytes read by each kind of read: `buffered` went through the page cache; `decoded` are made
+    /// from what was read when the model was opened.
     pub reads: BTreeMap<String, u64>,
     /// Per source, in the order of the plan; without what was read for nothing.
     pub sources: Vec<SourceReport>,

@@ -18,6 +18,7 @@ pub struct Tensor {
     name: Arc<str>,
     dtype: Dtype,
     shape: Arc<[u64]>,
+    strides: Option<Arc<[u64]>>,
     offset: u64,
     length: u64,
     location: Location,
@@ -30,6 +31,8 @@ impl Tensor {
             name: (&*info.name).into(),
             dtype: info.dtype.clone(),
             shape: info.shape.as_slice().into(),
+            // The index's are not below zero (`Index::validate`).
+            strides: info.strides.as_ref().map(|s| s.iter().map(|s| s.unsigned_abs()).collect()),
             offset: info.offset,
             length: info.length,
             location,
@@ -47,12 +50,19 @@ impl Tensor {
     }
 
     /// Its shape, in elements; empty for a scalar. Elements lie densely, the last dimension's
-    /// side by side.
+    /// side by side, unless there are [`strides`](Self::strides).
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// Its bytes.
+    /// Elements to step over along each dimension; `None` if the tensor is dense and row-major.
+    /// Only tensors of PyTorch checkpoints have any: views of others.
+    pub fn strides(&self) -> Option<&[u64]> {
+        self.strides.as_deref()
+    }
+
+    /// The bytes of memory that it covers, from its first element to its last: with strides that
+    /// leave gaps more than its elements have.
     pub fn nbytes(&self) -> u64 {
         self.length
     }
@@ -73,7 +83,7 @@ impl Tensor {
         storage + self.offset
     }
 
-    /// Its bytes in host memory; `None` if it is elsewhere.
+    /// Its bytes in host memory, gaps between elements included; `None` if it is elsewhere.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match &self.location {
             Location::Host(memory) => Some(self.part_of(memory)),
@@ -81,7 +91,7 @@ impl Tensor {
         }
     }
 
-    /// A copy of its bytes, wherever it is.
+    /// A copy of its elements, dense and row-major, wherever it is.
     ///
     /// # Errors
     ///
@@ -92,7 +102,8 @@ impl Tensor {
         Ok(bytes)
     }
 
-    /// The XXH3-64 of its bytes as they lie in its memory, copied back from there.
+    /// The XXH3-64 of its elements as they lie in its memory, copied back from there; with strides
+    /// in row-major order, so that it is that of the dense tensor.
     ///
     /// # Errors
     ///
@@ -108,7 +119,22 @@ impl Tensor {
         Arc::new(self.location.clone())
     }
 
+    /// Its elements in row-major order, in parts.
     fn for_each_part(&self, take: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let Some(strides) = &self.strides else { return self.for_each_range(take) };
+        let mut bytes = Vec::new();
+        self.for_each_range(&mut |part| bytes.extend_from_slice(part))?;
+        let size = self.dtype.layout().map_or(1, |layout| layout.bytes as usize);
+        gather(&self.shape, strides, &mut |element| {
+            // Elements lie within the tensor's range (`Index::validate`).
+            let start = element as usize * size;
+            take(bytes.get(start..start + size).unwrap_or(&[]));
+        });
+        Ok(())
+    }
+
+    /// The bytes that it covers, in parts.
+    fn for_each_range(&self, take: &mut dyn FnMut(&[u8])) -> Result<()> {
         /// Enough for the bus, little beside a model.
         const PART: u64 = 8 << 20;
         match &self.location {
@@ -134,6 +160,31 @@ impl Tensor {
     }
 }
 
+/// Calls `take` with the position of every element, in row-major order.
+fn gather(shape: &[u64], strides: &[u64], take: &mut dyn FnMut(u64)) {
+    if shape.contains(&0) {
+        return;
+    }
+    let mut index = vec![0; shape.len()];
+    let mut position = 0;
+    loop {
+        take(position);
+        // Counts up, the last dimension fastest.
+        let mut dimension = shape.len();
+        loop {
+            let Some(next) = dimension.checked_sub(1) else { return };
+            dimension = next;
+            index[dimension] += 1;
+            position += strides[dimension];
+            if index[dimension] < shape[dimension] {
+                break;
+            }
+            position -= strides[dimension] * shape[dimension];
+            index[dimension] = 0;
+        }
+    }
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -144,5 +195,27 @@ impl fmt::Debug for Tensor {
             self.shape,
             self.device()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_gathered_in_row_major_order() {
+        let table: [(&[u64], &[u64], &[u64]); 6] = [
+            (&[], &[], &[0]),
+            (&[3], &[2], &[0, 2, 4]),
+            (&[2, 3], &[1, 2], &[0, 2, 4, 1, 3, 5]),
+            (&[2, 2, 2], &[4, 0, 1], &[0, 1, 0, 1, 4, 5, 4, 5]),
+            (&[2, 0], &[1, 1], &[]),
+            (&[1, 2], &[100, 3], &[0, 3]),
+        ];
+        for (shape, strides, wanted) in table {
+            let mut found = Vec::new();
+            gather(shape, strides, &mut |position| found.push(position));
+            assert_eq!(found, wanted, "{shape:?} {strides:?}");
+        }
     }
 }

@@ -21,7 +21,7 @@ fn json_says_where_every_byte_is() {
         file.read_exact_at(&mut bytes, tensor["offset"].as_u64().expect("an offset"))
             .expect("its bytes");
         assert!(bytes == spec.bytes, "{}", spec.name);
-        assert_eq!(tensor.as_object().map(serde_json::Map::len), Some(6));
+        assert_eq!(tensor.as_object().map(serde_json::Map::len), Some(7));
     }
 }
 
@@ -32,7 +32,7 @@ fn text_is_an_aligned_table_and_a_line_of_totals() {
     assert_eq!((ran.status, &*ran.stderr), (Some(0), ""));
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines.len(), model.tensors.len() + 2);
-    assert_eq!(lines.last(), Some(&"5 tensors, 110.01 kB, in 2 files"));
+    assert_eq!(lines.last(), Some(&"5 tensors, 110.01 kB, in 2 files (safetensors)"));
     let column = lines[0].find("dtype").expect("a title");
     for line in &lines[1..lines.len() - 1] {
         assert!(line[column..].starts_with("F32") || line[column..].starts_with("U8"), "{line}");

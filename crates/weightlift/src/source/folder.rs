@@ -21,6 +21,9 @@ pub(super) struct Folder {
     path: PathBuf,
     real: PathBuf,
     hub_blobs: Option<PathBuf>,
+    /// Where the model itself lies, if it is a link out of the folder: its other files may be
+    /// links to the same place.
+    beside_model: Option<PathBuf>,
     follow_links: bool,
 }
 
@@ -32,7 +35,15 @@ impl Folder {
         let snapshots = real.ancestors().find(|part| part.ends_with("snapshots"));
         let repository = snapshots.and_then(Path::parent);
         let hub_blobs = repository.map(|folder| folder.join("blobs"));
-        Ok(Self { path: path.to_owned(), real, hub_blobs, follow_links })
+        Ok(Self { path: path.to_owned(), real, hub_blobs, beside_model: None, follow_links })
+    }
+
+    /// The folder of a file that is the model.
+    pub(super) fn of_file(path: &Path, follow_links: bool) -> Result<Self> {
+        let folder = Self::open(path.parent().unwrap_or(Path::new("")), follow_links)?;
+        let real = fs::canonicalize(path).ok();
+        let beside_model = real.and_then(|real| Some(real.parent()?.to_owned()));
+        Ok(Self { beside_model, ..folder })
     }
 
     /// Names of the files directly in the folder, sorted; links to files count.
@@ -65,8 +76,9 @@ impl Folder {
         let path = self.path.join(name);
         let real = fs::canonicalize(&path)
             .map_err(|error| Error::io(error, "find a file of the model", path.display()))?;
-        let in_hub = self.hub_blobs.as_ref().is_some_and(|blobs| real.starts_with(blobs));
-        if real.starts_with(&self.real) || in_hub || self.follow_links {
+        let also = [&self.hub_blobs, &self.beside_model];
+        let allowed = also.into_iter().flatten().any(|folder| real.starts_with(folder));
+        if real.starts_with(&self.real) || allowed || self.follow_links {
             return Ok(real);
         }
         let kind = ErrorKind::Format(weightlift_index::ErrorKind::UnsafePath);

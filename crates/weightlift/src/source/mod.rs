@@ -8,10 +8,13 @@ use std::io::{self, IoSliceMut};
 
 use crate::error::{Error, ErrorKind, Result};
 
+mod derived;
 #[cfg(target_os = "linux")]
 mod file_linux;
 mod folder;
+mod formats;
 mod model;
+mod open;
 
 #[cfg(target_os = "linux")]
 pub use file_linux::LocalFile;
