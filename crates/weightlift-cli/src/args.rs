@@ -135,7 +135,7 @@ pub(crate) struct Settings {
     /// Bytes of a piece, the unit of reading; auto is 1MiB for a GPU and 4MiB for the host.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     piece_size: Option<String>,
-    /// Most bytes of staging memory; 64MiB unless given.
+    /// Most bytes of staging memory; 48MiB unless given.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     staging_budget: Option<String>,
     /// Only tensors whose names match this pattern; may be given more than once.

@@ -122,11 +122,12 @@ impl Default for Options {
             device: DeviceChoice::Auto,
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
-            // 16 MiB blocks and 64 MiB in all load at 93 % of an H200's bus, copying itself at
-            // 98 %; other sizes are within a percent of that (docs/benchmarks.md).
+            // 16 MiB blocks and 48 MiB in all: the first load of a process is a percent faster
+            // than with 64 MiB, which take longer to touch and to pin, and copies of 8 MiB are a
+            // percent slower than those of 16 (docs/benchmarks.md).
             block_size: 16 << 20,
             piece_size: None,
-            staging_budget: 64 << 20,
+            staging_budget: 48 << 20,
         }
     }
 }
@@ -179,7 +180,7 @@ impl Options {
         Ok(())
     }
 
-    /// Most bytes of staging memory, over all devices and loads of a loader. 64 MiB unless set.
+    /// Most bytes of staging memory, over all devices and loads of a loader. 48 MiB unless set.
     pub fn staging_budget(&self) -> u64 {
         self.staging_budget
     }
