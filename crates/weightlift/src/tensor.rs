@@ -73,8 +73,9 @@ impl Tensor {
     }
 
     /// Where its first byte is: a pointer for the host, an address of the driver's for CUDA.
-    /// Valid as long as a tensor of this load lives. Tensors in memory that weightlift
-    /// allocated start at a multiple of 64 in host memory and of 256 on CUDA devices.
+    /// Valid as long as a tensor of this load lives. In memory that weightlift allocated, storages
+    /// start at a multiple of 64 in host memory and of 256 on CUDA devices, and so do tensors that
+    /// share theirs with no other; a tensor inside a shared one starts wherever it does.
     pub fn address(&self) -> u64 {
         let storage = match &self.location {
             Location::Host(memory) => memory.pointer().as_ptr() as u64,
