@@ -145,7 +145,8 @@ impl Dtype {
         }
     }
 
-    /// The name as the file writes it.
+    /// The name, the same in all formats that have the type; of an opaque one what the file calls it,
+    /// or what is made of the file's number for it, as `GGML_31`.
     pub fn name(&self) -> &str {
         match &self.0 {
             Repr::Known(known) => known.name,

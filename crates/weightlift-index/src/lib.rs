@@ -1,8 +1,9 @@
 //! What is in model files: from formats to an [`Index`] of storages and tensors.
 //!
 //! The crate reads nothing itself. The caller hands it the bytes of a header or of an index file,
-//! together with the length of the file they came from, and gets back where each tensor lies. It
-//! does no I/O, starts no thread and has no `unsafe`.
+//! together with the length of the file they came from, or lets a parser ask for the bytes that it
+//! needs ([`Bytes`]), and gets back where each tensor lies. It does no I/O, starts no thread and has no
+//! `unsafe`.
 //!
 //! Two promises hold for every function here, whatever the input:
 //!

@@ -73,8 +73,9 @@ impl Tensor {
     }
 
     /// Where its first byte is: a pointer for the host, an address of the driver's for CUDA.
-    /// Valid as long as a tensor of this load lives. Tensors in memory that weightlift
-    /// allocated start at a multiple of 64 in host memory and of 256 on CUDA devices.
+    /// Valid as long as a tensor of this load lives. In memory that weightlift allocated, storages
+    /// start at a multiple of 64 in host memory and of 256 on CUDA devices. So do tensors, but for
+    /// views and those that share bytes with others: they start wherever they do in their storage.
     pub fn address(&self) -> u64 {
         let storage = match &self.location {
             Location::Host(memory) => memory.pointer().as_ptr() as u64,

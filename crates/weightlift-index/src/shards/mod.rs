@@ -17,7 +17,7 @@ pub use parse::parse_index;
 
 use crate::error::{Error, ErrorKind, join};
 
-/// What an index file (`*.safetensors.index.json`) says.
+/// What an index file (`*.safetensors.index.json`, `*.bin.index.json`) says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardIndex {
     /// Which file holds a tensor: its position in [`shards`](Self::shards).

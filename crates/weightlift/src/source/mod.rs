@@ -1,7 +1,7 @@
 //! What holds the bytes: opens, checks, identifies, tells the length.
 //!
-//! Plans name sources by number. A source is a local file today; an object in a store can be
-//! one later, so nothing above this room knows paths.
+//! Plans name sources by number. A source is a local file, or made of one or of bytes of its header;
+//! an object in a store can be one later, so nothing above this room knows paths.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
