@@ -31,7 +31,7 @@ pub const ROOMS: &[Room] = &[
     room("options", "what a caller can ask for", &["error"], true),
     room("report", "what happened, as data", &["error", "options"], true),
     room("sync", "locks and atomics, the model checker's when testing", &["error"], false),
-    room("system", "facts of the machine", &["error", "sync"], false),
+    room("system", "facts of the machine, and threads", &["error", "sync"], false),
     room("source", "what holds the bytes", &["error", "options", "sync", "system"], true),
     room("plan", "which bytes go where, in what order; pure", &["error", "options"], true),
     room("memory", "regions, the ring of staging blocks, its budget", &["error", "sync", "system"], false),

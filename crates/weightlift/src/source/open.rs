@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use weightlift_index::shards::{self, Choice, ShardIndex};
-use weightlift_index::{Index, gguf};
+use weightlift_index::{Format, Index, gguf};
 
 use super::folder::Folder;
 use super::formats::{self, Content, Part, read_start};
@@ -33,7 +33,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions, threads: &mut Threads) ->
     }
     let folder = Arc::new(Folder::of_file(path, options.follow_links)?);
     let mut site = Site { folder, options, threads };
-    if is_shard_index(path) {
+    if is_shard_index(path) && options.format != Some(Format::Raw) {
         return open_index(path, &mut site);
     }
     // The user named this file: wherever its links lead, it is the one that is meant.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -38,24 +39,21 @@ struct State {
 }
 
 impl Threads {
-    /// Starts `count` threads, or as many as the system gives, and does not wait for them. Does
-    /// nothing where some were started before.
+    /// Sees to it that there are `count` threads, or as many as the system gives. The first time
+    /// it does not wait for them.
     ///
     /// An error if not even one can be started.
     pub(crate) fn start(&mut self, count: usize) -> io::Result<()> {
-        if self.first.is_some() || count == 0 {
+        if count == 0 {
             return Ok(());
         }
         let shared = self.shared.clone();
+        if self.first.is_some() {
+            shared.start(self.count()..count);
+            return Ok(());
+        }
         let start_others = move || {
-            for number in 1..count {
-                let others = shared.clone();
-                match start(number, move || others.serve()) {
-                    Ok(handle) => shared.lock().handles.push(handle),
-                    Err(_) => break,
-                }
-                shared.lock().count += 1;
-            }
+            shared.start(1..count);
             shared.lock().all = true;
             shared.changed.notify_all();
             shared.serve();
@@ -98,6 +96,17 @@ fn start(number: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Join
 }
 
 impl Shared {
+    /// Starts threads of these numbers, until the system gives no more.
+    fn start(self: &Arc<Self>, numbers: Range<usize>) {
+        for number in numbers {
+            let shared = self.clone();
+            let Ok(handle) = start(number, move || shared.serve()) else { return };
+            let mut state = self.lock();
+            state.handles.push(handle);
+            state.count += 1;
+        }
+    }
+
     /// Does what there is to do, until there will be no more.
     fn serve(&self) {
         let mut state = self.lock();
@@ -161,9 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn each_of_them_takes_work() {
+    fn each_of_them_takes_work_also_those_that_came_later() {
         let mut threads = Threads::default();
+        threads.start(1).unwrap();
         threads.start(4).unwrap();
+        threads.start(2).unwrap();
+        assert_eq!(threads.count(), 4);
         // Nobody passes the barrier before all four are in it.
         let barrier = Arc::new(std::sync::Barrier::new(4));
         for _ in 0..4 {

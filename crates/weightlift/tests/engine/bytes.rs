@@ -139,13 +139,18 @@ fn files_shards_and_hub_caches_load_the_same() {
 #[test]
 fn every_number_of_reading_threads_gives_the_same_bytes() {
     let specs = Spec::many(&mut Random::new(8), 50, 20_000);
-    let written = write_sharded(specs.clone(), 2);
+    // So many shards that threads are started for opening them.
+    let written = write_sharded(specs.clone(), 9);
     let fake = Fake::new(Config::default());
     for threads in 0..=64_u8 {
         let loader = fake.loader(options(&format!(
             "reading_threads={threads},block_size=32KiB,piece_size=8KiB,staging_budget=96KiB"
         )));
-        assert_same(&loader.load(written.path(), on_host()).unwrap(), &specs);
+        let on_the_host = loader.load(written.path(), on_host()).unwrap();
+        assert_same(&on_the_host, &specs);
+        if threads > 0 {
+            assert_eq!(on_the_host.report.reading_threads, usize::from(threads));
+        }
         let request = Request::new().device(weightlift::DeviceChoice::Cuda(0));
         let loaded = loader.load(written.path(), request).unwrap();
         assert_same(&loaded, &specs);
