@@ -50,6 +50,10 @@ pub use options::{
 pub use plan::{Block, Copy, Geometry, Piece, Plan, PlannedStorage};
 pub use report::{Bytes, Decision, Fallback, Quarantined, Report, Seconds, SourceReport};
 pub use source::{Model, OpenOptions, OpenSource, Source};
+pub use system::{
+    CachedFile, DirectAlignment, Resident, StorageFacts, StorageKind, available_memory,
+    storage_facts,
+};
 pub use tensor::Tensor;
 /// What is in model files: storages, tensors, element types.
 pub use weightlift_index as index;

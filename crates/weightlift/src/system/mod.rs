@@ -1,7 +1,27 @@
 //! Facts of the machine, and its threads.
 
+#[cfg(target_os = "linux")]
+mod cache_linux;
+#[cfg(target_os = "linux")]
+mod memory_linux;
+#[cfg(target_os = "linux")]
+mod mounts_linux;
+mod residency;
+#[cfg(target_os = "linux")]
+mod residency_linux;
+mod storage;
+#[cfg(target_os = "linux")]
+mod storage_linux;
 mod threads;
 
+#[cfg(target_os = "linux")]
+pub use cache_linux::CachedFile;
+#[cfg(target_os = "linux")]
+pub use memory_linux::available_memory;
+pub use residency::Resident;
+pub use storage::{DirectAlignment, StorageFacts, StorageKind};
+#[cfg(target_os = "linux")]
+pub use storage_linux::storage_facts;
 pub(crate) use threads::Threads;
 
 /// How many processors this process may use, at least 1: its affinity and, on Linux, its
