@@ -76,7 +76,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and, the region being dropped, nobody's any more; whoever
-        // registered it or copies from it holds the region alive (ring.rs).
+        // registered it or copies from it holds the region alive (ring.rs, host_memory.rs).
         let unmapped = unsafe { mm::munmap(self.pointer.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok(), "a mapping of our own could not be unmapped");
     }

@@ -1,7 +1,11 @@
 //! Facts of the machine, and its threads.
 
+#[cfg(target_os = "linux")]
+mod free_linux;
 mod threads;
 
+#[cfg(target_os = "linux")]
+pub(crate) use free_linux::free_memory;
 pub(crate) use threads::Threads;
 
 /// How many processors this process may use, at least 1: its affinity and, on Linux, its
