@@ -6,14 +6,15 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fake_cuda::{Config, Mode};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use testkit::{Fault, Faulty, Random, Sparse, Spec, digest, in_memory};
 use weightlift::index::{Dtype, Index, SourceId, SourceInfo, Storage, StorageId, TensorInfo};
 use weightlift::{
-    Destination, DeviceChoice, DeviceId, ErrorKind, Loader, Model, OpenSource, Options, Request,
-    Route, RouteChoice, Source,
+    CancelToken, Destination, DeviceChoice, DeviceId, ErrorKind, Loader, Model, OpenSource,
+    Options, Request, Route, RouteChoice, Source,
 };
 
 use crate::{Fake, assert_same, on_cuda, on_host, options};
@@ -28,7 +29,7 @@ fn index(sources: &[u64], storages: &[(u32, u64, u64)]) -> Index {
         storage: StorageId(number as u32),
         offset: 0,
         length: *length,
-        dtype: Dtype::U8,
+        dtype: Dtype::from_name("U8"),
         shape: vec![*length],
         strides: None,
     });
@@ -407,6 +408,45 @@ fn a_load_that_fails_leaves_nothing_pinned() {
         drop(loader);
         fake.assert_clean();
     }
+}
+
+/// The other way: everything is there and pinned, and then it turns out that a file changed.
+#[test]
+fn a_load_that_fails_at_last_unpins_everything() {
+    let specs = vec![Spec::u8("t", vec![7; 100_000])];
+    let (model, sources) = in_memory(vec![(specs, Fault::None)]);
+    let fake = Fake::new(Config::default());
+    let loader = fake.loader(Options::default());
+    let request = pinned().on_event(|_| sources[0].change());
+    let error = loader.load_model(&model, request).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed);
+    assert_eq!(fake.cuda.calls("cuMemHostRegister_v2"), 1);
+    drop(loader);
+    fake.assert_clean();
+}
+
+#[test]
+fn a_load_cancelled_while_the_driver_starts_to_pin_ends_at_once() {
+    let (model, _) = in_memory(vec![(vec![Spec::u8("t", vec![7; 100])], Fault::None)]);
+    let fake = Fake::new(Config { init_delay_ms: 2_000, ..Config::default() });
+    let loader = fake.loader(Options::default());
+    let token = CancelToken::new();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            token.cancel();
+        });
+        let started = Instant::now();
+        let error = loader.load_model(&model, pinned().cancel(&token)).unwrap_err();
+        assert!(started.elapsed() < Duration::from_millis(1_500), "{:?}", started.elapsed());
+        error
+    });
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    // The driver's thread goes on by itself, and the next load waits for it.
+    assert!(loader.load_model(&model, pinned()).unwrap().report.pinned_destination_bytes > 0);
+    drop(loader);
+    std::thread::sleep(Duration::from_millis(50));
+    fake.assert_clean();
 }
 
 #[test]
