@@ -54,10 +54,11 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        let registrations =
-            self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).iter_mut();
+        let mut ended = true;
         // All of them, whatever becomes of one.
-        let ended = registrations.fold(true, |ended, each| each.unregister() && ended);
+        for each in self.registrations.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            ended &= each.unregister();
+        }
         if ended {
             // SAFETY: the region is not used after this: the drop of its owner is under way.
             unsafe { ManuallyDrop::drop(&mut self.region) };
