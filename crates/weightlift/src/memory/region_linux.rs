@@ -12,8 +12,8 @@ use crate::system::PAGE;
 
 /// Huge pages of x86-64 and of 4 KiB-page arm64. A region that starts at a multiple can be
 /// made of them wholly: 2 MiB pages are zeroed and looked up 512 times less often. One thread
-/// touches 1 GiB of new memory in 0.12 s instead of 0.57 s (`examples/ceilings.rs --touch`, 2
-/// processors of a virtual machine, best of five). A shorter region has no room for one.
+/// touches 1 GiB of new memory in 0.06 to 0.12 s instead of 0.57 to 0.84 s (four runs of
+/// `examples/ceilings.rs --touch`, a virtual machine of 2 processors that were busy otherwise). A shorter region has no room for one.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory of our own, in whole pages, given back when dropped.

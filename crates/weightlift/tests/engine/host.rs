@@ -458,8 +458,8 @@ fn pinning_is_for_host_memory_of_our_own_and_needs_a_driver() {
     let own = vec![0_u8; 10_000];
     let provided = || {
         pinned().destinations(|wanted| {
-            // SAFETY: refused, so never used.
             let address = own.as_ptr() as u64;
+            // SAFETY: refused, so never used.
             Ok(unsafe { Destination::new(wanted.device, address, 10_000, Arc::new(())) })
         })
     };
