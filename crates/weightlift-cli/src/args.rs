@@ -57,6 +57,10 @@ pub(crate) struct Load {
     /// The way that bytes take: auto, host, pageable or pinned.
     #[arg(long, value_name = "ROUTE", allow_negative_numbers = true)]
     pub(crate) route: Option<String>,
+    /// Pin the host memory that tensors go to, so that an engine copies from it at bus speed;
+    /// needs a CUDA driver, and --device host.
+    #[arg(long)]
+    pub(crate) pin_host: bool,
     /// Print the XXH3-64 of every tensor as it lies in its memory.
     #[arg(long)]
     pub(crate) digest: bool,

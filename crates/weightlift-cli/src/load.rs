@@ -15,7 +15,9 @@ use crate::signal::{Grace, Stop};
 use crate::text::{self, OneLine};
 
 pub(crate) fn run(options: &Load, stop: &Stop) -> Result<(), Failure> {
-    let loader = Loader::new(options.settings.options(options.route.as_deref())?);
+    let mut settings = options.settings.options(options.route.as_deref())?;
+    settings.pin_host = options.pin_host;
+    let loader = Loader::new(settings);
     let progress = Progress::new(!options.quiet && !options.json);
     let request = Request::new()
         .open_options(options.model.open_options()?)
@@ -115,6 +117,10 @@ fn print_text(
             format_size(report.staging_bytes_peak),
             format_size(loader.options().staging_budget()),
         ))?;
+    }
+    if report.pinned_destination_bytes > 0 {
+        let pinned = format_size(report.pinned_destination_bytes);
+        output.line(format_args!("destination: {pinned} of host memory stay pinned"))?;
     }
     if report.skipped_tensors > 0 {
         let skipped = text::count(report.skipped_tensors, "tensor");

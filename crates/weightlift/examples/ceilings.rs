@@ -1,14 +1,17 @@
 //! The limits of this machine, measured: what a load is compared with.
 //!
 //! ```text
-//! cargo run --release --example ceilings -- [--bus] [--cache THREADS] FILE...
+//! cargo run --release --example ceilings -- [--bus] [--touch] [--cache THREADS] FILE...
 //! ```
 //!
 //! Prints one line of JSON: `bus`, bytes a second of copies of 64 MiB from pinned memory to a
 //! CUDA device, best of five runs over 8 GiB (without `--bus` no driver is looked for); and
 //! `cache`, bytes a second of plain parallel reads at an offset of the files, in pieces of
 //! 1 MiB, into memory of each thread's own (`cache_reused`: one MiB that is read into again and
-//! again) and into fresh memory for all of them (`cache_fresh`: what a load has to fill).
+//! again) and into fresh memory for all of them (`cache_fresh`: what a load has to fill). With
+//! `--touch` instead: seconds that one thread takes to touch 1 GiB of fresh memory, best of
+//! five, in pages of 4 KiB (`touch_small`) and in huge pages, as far as the kernel gives them
+//! (`touch_huge`).
 #![allow(unsafe_code)] // calls the driver as a benchmark of its own would
 
 use std::fs::File;
@@ -26,6 +29,7 @@ fn main() {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--bus" => bus = true,
+            "--touch" => return touch(),
             "--cache" => {
                 threads = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(4)
             }
@@ -45,6 +49,22 @@ fn main() {
     println!(
         "{{\"bus\": {bus:.0}, \"threads\": {threads}, \"cache_reused\": {reused:.0}, \"cache_fresh\": {fresh:.0}}}"
     );
+}
+
+fn touch() {
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..5 {
+        for (best, huge) in best.iter_mut().zip([false, true]) {
+            let memory = Mapped::with_pages(1 << 30, huge).unwrap_or_else(|error| fail(&error));
+            let started = Instant::now();
+            for at in (0..1 << 30).step_by(4096) {
+                // SAFETY: within the mapping, which is nobody else's.
+                unsafe { memory.0.add(at).write_volatile(0) };
+            }
+            *best = best.min(started.elapsed().as_secs_f64());
+        }
+    }
+    println!("{{\"touch_small\": {:.3}, \"touch_huge\": {:.3}}}", best[0], best[1]);
 }
 
 fn fail(error: &str) -> ! {
@@ -119,6 +139,10 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     fn new(length: usize) -> Result<Self, String> {
+        Self::with_pages(length, true)
+    }
+
+    fn with_pages(length: usize, huge: bool) -> Result<Self, String> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         let length = length.next_multiple_of(2 * MIB) + 2 * MIB;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -127,8 +151,9 @@ impl Mapped {
             mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)
         };
         let start = start.map_err(|error| error.to_string())?;
+        let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: advice on the mapping just made; it may be refused.
-        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(start, length, advice) };
         Ok(Self(start.cast(), length))
     }
 }

@@ -40,7 +40,7 @@ pub enum ErrorKind {
     OutOfDeviceMemory,
     /// The host has not enough memory.
     OutOfHostMemory,
-    /// Host memory could not be pinned and the route asked for needs it.
+    /// Host memory could not be pinned, and the route or `pin_host` asks for that.
     PinFailed,
     /// A destination given by the caller does not fit its tensor.
     InvalidDestination,

@@ -111,6 +111,15 @@ pub struct Options {
     pub route: RouteChoice,
     /// How many threads read.
     pub reading_threads: ReadingThreads,
+    /// Whether host memory that weightlift allocates for tensors is pinned for all CUDA devices,
+    /// spelled `on` or `off`, so that an engine copies from it at bus speed. It is `off` unless
+    /// set: pinned memory is taken from everybody, and pinning takes a driver and time.
+    ///
+    /// With it a load is to the host, into memory of weightlift's own and with reading threads
+    /// other than 0, or an error of kind `InvalidOption`; `NoDriver` without a driver, and
+    /// `PinFailed` where the driver refuses. The memory stays pinned as long as a tensor of the
+    /// load lives; whoever copies from it keeps one until the copies are over.
+    pub pin_host: bool,
     block_size: u64,
     piece_size: Option<u64>,
     staging_budget: u64,
@@ -122,6 +131,7 @@ impl Default for Options {
             device: DeviceChoice::Auto,
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
+            pin_host: false,
             // 16 MiB blocks and 48 MiB in all: the first load of a process is a percent faster
             // than with 64 MiB, which take longer to touch and to pin, and copies of 8 MiB are a
             // percent slower than those of 16 (docs/benchmarks.md).
@@ -134,8 +144,15 @@ impl Default for Options {
 
 impl Options {
     /// The names of all settings, in the order in which they print.
-    pub const NAMES: [&'static str; 6] =
-        ["device", "route", "reading_threads", "block_size", "piece_size", "staging_budget"];
+    pub const NAMES: [&'static str; 7] = [
+        "device",
+        "route",
+        "reading_threads",
+        "pin_host",
+        "block_size",
+        "piece_size",
+        "staging_budget",
+    ];
 
     /// Sets the setting `name`. A refused value is an error of kind `InvalidOption` and leaves
     /// the earlier value.
@@ -144,6 +161,7 @@ impl Options {
             "device" => self.device = value.parse()?,
             "route" => self.route = value.parse()?,
             "reading_threads" => self.reading_threads = value.parse()?,
+            "pin_host" => self.pin_host = switch(name, value)?,
             "block_size" => self.set_block_size(size(name, value)?)?,
             "piece_size" if value == "auto" => self.set_piece_size(None)?,
             "piece_size" => self.set_piece_size(Some(size(name, value)?))?,
@@ -205,6 +223,7 @@ impl Options {
             "device" => self.device.to_string(),
             "route" => self.route.to_string(),
             "reading_threads" => self.reading_threads.to_string(),
+            "pin_host" => if self.pin_host { "on" } else { "off" }.to_owned(),
             "block_size" => format_size(self.block_size),
             "piece_size" => self.piece_size.map_or_else(|| "auto".to_owned(), format_size),
             "staging_budget" => format_size(self.staging_budget),
@@ -361,6 +380,14 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
+fn switch(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(refused(name, value, "on or off")),
+    }
+}
+
 fn size(name: &str, value: &str) -> Result<u64> {
     parse_size(value).ok_or_else(|| refused(name, value, SIZE))
 }
@@ -392,10 +419,11 @@ mod tests {
 
     #[test]
     fn every_setting_prints_to_what_sets_it_again() {
-        let values: [(&str, &[&str]); 6] = [
+        let values: [(&str, &[&str]); 7] = [
             ("device", &["auto", "host", "cuda", "cuda:0", "cuda:17"]),
             ("route", &["auto", "host", "pageable", "pinned"]),
             ("reading_threads", &["auto", "0", "1", "2", "64"]),
+            ("pin_host", &["on", "off"]),
             ("block_size", &["4KiB", "4097", "1000000", "12KiB", "16MiB", "1GiB"]),
             ("piece_size", &["auto", "4KiB", "1MiB", "1020KiB"]),
             ("staging_budget", &["8KiB", "8193", "64MiB", "3GiB"]),
@@ -412,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_refused_value_leaves_the_earlier_one() {
-        let refused: [(&str, &[&str]); 6] = [
+        let refused: [(&str, &[&str]); 7] = [
             (
                 "device",
                 &["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "CUDA", "cuda:4294967296"],
@@ -422,6 +450,7 @@ mod tests {
                 "reading_threads",
                 &["", "65", "256", "-1", "+1", "1.0", "four", "18446744073709551616"],
             ),
+            ("pin_host", &["", "yes", "true", "1", "On"]),
             ("block_size", &["0", "1000", "4095", "2GiB", "16Mi", "-4096", "1e6"]),
             ("piece_size", &["0", "100", "99999999999999999999"]),
             ("staging_budget", &["0", "8191", "20000000TiB", "x"]),

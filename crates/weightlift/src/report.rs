@@ -36,6 +36,10 @@ pub struct Report {
     pub staging_bytes_peak: u64,
     /// Bytes of pinned staging memory that the load used, kept from an earlier one or new.
     pub pinned_bytes: u64,
+    /// Bytes of host memory that tensors lie in and that stay pinned with them, where that was
+    /// asked for; no part of `pinned_bytes`.
+    #[serde(default)]
+    pub pinned_destination_bytes: u64,
     /// Memory given up because it could not be proved idle, and handles that could not be
     /// destroyed, since the loader was made.
     pub quarantined: Quarantined,
@@ -108,7 +112,7 @@ pub struct Seconds {
     pub driver: f64,
     /// The part of `driver` in which nothing else was running.
     pub driver_wait: f64,
-    /// Pinning the staging memory.
+    /// Pinning the staging memory, or the tensors' host memory.
     pub pin: f64,
     /// Allocating the destinations.
     pub allocate: f64,

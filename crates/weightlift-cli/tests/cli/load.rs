@@ -37,6 +37,21 @@ fn json_holds_the_report_and_every_tensor_with_its_digest() {
     }
 }
 
+/// The driver of the tests is none that the command finds; what it does with one the library's
+/// tests show.
+#[test]
+fn pinning_is_refused_for_anything_but_the_host() {
+    let model = sharded();
+    let path = text(model.folder.path());
+    for more in [&[][..], &["--device=cuda"], &["--device=host", "--reading-threads=0"]] {
+        let ran = run([&["load", path, "--pin-host"], more].concat());
+        assert_eq!((ran.status, &*ran.stdout), (Some(2), ""), "{ran:?}");
+        assert!(ran.stderr.contains("(option: pin_host, value: on, device: "), "{}", ran.stderr);
+    }
+    let json = run(["load", path, "--device=host", "--json"]).json();
+    assert_eq!(json["pinned_destination_bytes"], 0);
+}
+
 #[test]
 fn digests_are_left_out_unless_asked_for() {
     let model = sharded();

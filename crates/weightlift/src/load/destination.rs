@@ -7,20 +7,20 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use weightlift_index::{StorageId, TensorInfo};
+use weightlift_index::{Index, StorageId, TensorInfo};
 
 use crate::device::{Device, DeviceId, DeviceMemory, Keep, Location};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Memory, Place, Quarantine, Region, Writer};
+use crate::memory::{HostMemory, Memory, Place, Quarantine, Writer};
 use crate::plan::{Plan, PlannedStorage};
 use crate::route::Targets;
+
+use super::layout::{self, Layout};
+use super::pinning::Pinning;
 
 /// Tensors start at a multiple of this on a device: what kernels and engines ask for, 256
 /// bytes being also the alignment of the driver's own allocations.
 const DEVICE_ALIGNMENT: u64 = 256;
-
-/// And at a multiple of this in host memory: a cache line and the widest vector register.
-const HOST_ALIGNMENT: u64 = 64;
 
 /// A storage for which memory is wanted.
 #[derive(Debug)]
@@ -47,7 +47,10 @@ pub struct Destination {
 
 impl Destination {
     /// Memory on `device` at `address`, `length` bytes of it. For the host an address is a
-    /// pointer, on a CUDA device what the driver gives out.
+    /// pointer, on a CUDA device what the driver gives out. Any alignment will do. It may have
+    /// more bytes than its storage: those are left as they are. Nothing else is done to the
+    /// memory than to write the storage's bytes: it is neither touched before nor advised nor
+    /// pinned.
     ///
     /// # Safety
     ///
@@ -116,12 +119,12 @@ const CHUNK: u64 = 1 << 30;
 
 /// Memory of our own on a device for all storages of `plan`, in the plan's order.
 pub(crate) fn allocate_on(device: &Arc<dyn Device>, plan: &Plan, targets: &Targets) -> Result<()> {
-    let (_, needed) = lay_out(&plan.storages, DEVICE_ALIGNMENT)?;
+    let needed = layout::packed(&plan.storages, DEVICE_ALIGNMENT)?.bytes;
     let mut rest = &plan.storages[..];
     while !rest.is_empty() {
         let chunk = rest.split_at(chunk_of(rest)).0;
         rest = &rest[chunk.len()..];
-        let (offsets, bytes) = lay_out(chunk, DEVICE_ALIGNMENT)?;
+        let Layout { offsets, bytes } = layout::packed(chunk, DEVICE_ALIGNMENT)?;
         let memory =
             device.clone().allocate(bytes).map_err(|error| error.with("in_all", needed))?;
         let at = |offset| DeviceMemory { pointer: memory.pointer + offset, ..memory.clone() };
@@ -195,30 +198,51 @@ impl fmt::Debug for Theirs {
 pub(crate) struct HostTargets {
     memories: Vec<Memory>,
     writers: Vec<Writer>,
-    /// Whether the memory is ours, and so new.
-    own: bool,
+    /// Memory of ours, and so new.
+    own: Option<(Arc<HostMemory>, Layout)>,
 }
 
 impl HostTargets {
-    /// Memory of our own: one region, given back when the last tensor is gone.
-    pub(crate) fn allocate(plan: &Plan) -> Result<Self> {
-        let (offsets, bytes) = lay_out(&plan.storages, HOST_ALIGNMENT)?;
-        let region = Arc::new(Region::new(bytes)?);
-        let whole = region.range();
+    /// Memory of our own: one region in whole pages, given back when the last tensor is gone.
+    ///
+    /// An error of kind `OutOfHostMemory` if that is more than the `available` bytes: the kernel
+    /// maps more than it has, and kills whoever then touches it.
+    pub(crate) fn allocate(
+        index: &Index,
+        plan: &Plan,
+        quarantine: &Arc<Quarantine>,
+        available: u64,
+    ) -> Result<Self> {
+        let layout = layout::for_host(index, plan)?;
+        if available < layout.bytes {
+            let message = "the host has not enough memory left for the tensors";
+            return Err(Error::new(ErrorKind::OutOfHostMemory, message)
+                .with("needed", layout.bytes)
+                .with("available", available)
+                .hint("end other programs, or load fewer tensors with --tensors"));
+        }
+        let memory = Arc::new(HostMemory::new(layout.bytes, quarantine.clone())?);
+        let whole = memory.range();
         let (mut memories, mut writers) = (Vec::new(), Vec::new());
-        for (storage, offset) in plan.storages.iter().zip(offsets) {
-            // Both fit: the region holds `bytes`, and offset + length is at most that.
-            let (offset, length) = (offset as usize, storage.length as usize);
+        for (storage, offset) in plan.storages.iter().zip(&layout.offsets) {
+            // Both fit: the region holds all bytes, and offset + length is at most that.
+            let (offset, length) = (*offset as usize, storage.length as usize);
             debug_assert!(offset + length <= whole.length);
             // SAFETY: within the region, see above.
             let pointer = unsafe { whole.pointer.add(offset) };
-            // SAFETY: anonymous pages are initialised with zeros, mapped as long as `region`,
+            // SAFETY: anonymous pages are initialised with zeros, mapped as long as `memory`,
             // and this range of them is handed to this writer alone.
             writers.push(unsafe { Writer::new(pointer, length) });
             // SAFETY: as above; tensors show the bytes only when the writers' places are gone.
-            memories.push(unsafe { Memory::new(pointer, length, region.clone()) });
+            memories.push(unsafe { Memory::new(pointer, length, memory.clone()) });
         }
-        Ok(Self { memories, writers, own: true })
+        Ok(Self { memories, writers, own: Some((memory, layout)) })
+    }
+
+    /// What pins the memory as it fills; nothing where it is not ours.
+    pub(crate) fn pinning(&self, plan: &Plan) -> Option<Pinning> {
+        let (memory, layout) = self.own.as_ref()?;
+        Some(Pinning::new(memory.clone(), plan, layout))
     }
 
     /// The caller's memory.
@@ -235,7 +259,7 @@ impl HostTargets {
             // SAFETY: the same contract.
             memories.push(unsafe { Memory::new(pointer, length, destination.keep_alive) });
         }
-        Ok(Self { memories, writers, own: false })
+        Ok(Self { memories, writers, own: None })
     }
 
     /// The places of all pieces, block by block. Every byte is given out once: a storage's
@@ -251,8 +275,9 @@ impl HostTargets {
             let mut current = (0, 0);
             let mut places = VecDeque::new();
             for piece in plan.pieces_of(block) {
+                let own = self.own.is_some();
                 let mut place =
-                    if self.own { Place::fresh(keep.clone()) } else { Place::empty(keep.clone()) };
+                    if own { Place::fresh(keep.clone()) } else { Place::empty(keep.clone()) };
                 let mut wanted = piece.length;
                 while wanted > 0 {
                     if current.1 == 0 {
@@ -279,45 +304,31 @@ impl HostTargets {
     }
 }
 
-/// Offsets of the storages behind one another, each at a multiple of `alignment`, and the
-/// bytes of all.
-fn lay_out(storages: &[PlannedStorage], alignment: u64) -> Result<(Vec<u64>, u64)> {
-    let mut end = 0_u64;
-    let mut offsets = Vec::with_capacity(storages.len());
-    for storage in storages {
-        let start = end.checked_next_multiple_of(alignment);
-        let next = start.and_then(|start| Some((start, start.checked_add(storage.length)?)));
-        let Some((start, next)) = next else {
-            return Err(Error::new(
-                ErrorKind::OutOfHostMemory,
-                "the tensors do not fit 64-bit addresses",
-            ));
-        };
-        offsets.push(start);
-        end = next;
-    }
-    Ok((offsets, end))
-}
-
 #[cfg(test)]
 mod tests {
+    use weightlift_index::{Index, SourceId, SourceInfo, Storage};
+
     use super::*;
 
+    /// MM-07: what is available is compared before anything is mapped, to the byte.
     #[test]
-    fn storages_start_aligned_and_do_not_overlap() {
-        let lengths = [0, 1, 256, 255, 0, 1000];
-        let storages: Vec<_> = (0..)
-            .map(StorageId)
-            .zip(lengths)
-            .map(|(id, length)| PlannedStorage { id, length })
-            .collect();
-        let (offsets, bytes) = lay_out(&storages, 256).unwrap();
-        assert_eq!(offsets, [0, 0, 256, 512, 768, 768]);
-        assert_eq!(bytes, 1768);
-        let huge = [
-            PlannedStorage { id: StorageId(0), length: u64::MAX },
-            PlannedStorage { id: StorageId(1), length: 1 },
-        ];
-        assert!(lay_out(&huge, 256).is_err());
+    fn memory_that_is_not_there_is_an_error_and_not_a_kill() {
+        let length = 1 << 44;
+        let storage =
+            Storage { source: SourceId(0), offset: 0, length, encoding: Default::default() };
+        let index = Index {
+            sources: vec![SourceInfo::file("f", length)],
+            storages: vec![storage],
+            ..Index::default()
+        };
+        let plan = crate::plan::build(&index, &[StorageId(0)], 1 << 30, 1 << 30);
+        let allocate =
+            |available| HostTargets::allocate(&index, &plan, &Arc::default(), available).err();
+        let error = allocate(length - 1).expect("one byte too many");
+        assert_eq!(error.kind(), ErrorKind::OutOfHostMemory);
+        let values = (error.value("needed"), error.value("available"));
+        assert_eq!(values, (Some("17592186044416"), Some("17592186044415")));
+        // The kernel maps 16 TiB, as it would at any machine: that is why somebody has to ask.
+        assert!(allocate(length).is_none());
     }
 }

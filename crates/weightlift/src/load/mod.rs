@@ -3,11 +3,14 @@
 mod cancel;
 mod destination;
 mod engine;
+mod layout;
+mod pinning;
 mod request;
 mod select;
 mod staging;
 mod start;
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +19,7 @@ use weightlift_index::{Index, TensorInfo};
 
 use crate::device::{CopyQueue, Device, DeviceId, Location};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::{Route, RouteChoice};
+use crate::options::{DeviceChoice, ReadingThreads, Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
 use crate::route::{self, Cancelled, End, Job, Measures, Prepare, Staged, Stop, Targets};
@@ -71,6 +74,10 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
         let _ = pool.start(if readers > 1 { readers } else { 0 });
     })?;
     route::choose(start.id(), asked, threads)?;
+    let mut pinner = match request.pin_host_or(options) {
+        true => Some(begin_to_pin(engine, &request, &start, threads)?),
+        false => None,
+    };
 
     // While the driver starts: open the model, and further down plan and begin to read.
     let (model, opened_before) = match from {
@@ -99,7 +106,7 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     let ran = loop {
         let (route, why) = route::choose(start.id(), asked, threads)?;
         let ended = match start.id() {
-            DeviceId::Host => conductor.load_to_host(),
+            DeviceId::Host => conductor.load_to_host(pinner.as_mut()),
             DeviceId::Cuda(_) => conductor.load_to_device(&mut start, route, asked),
         };
         match ended? {
@@ -182,13 +189,18 @@ struct Ran {
 }
 
 impl Conductor<'_, '_> {
-    fn load_to_host(&mut self) -> Result<Ended> {
+    /// With a device that `pinner` starts, the memory is pinned as it fills.
+    fn load_to_host(&mut self, pinner: Option<&mut Start>) -> Result<Ended> {
         let geometry = Geometry::for_host(&self.engine.options, self.readers);
         let plan = self.plan(geometry.block_size, geometry.piece_size);
         let by_storage = select::tensors_by_storage(self.model.index(), self.wanted, &plan);
         let allocating = Instant::now();
         let mut targets = match &mut self.request.provide {
-            None => HostTargets::allocate(&plan)?,
+            None => {
+                let (index, quarantine) = (self.model.index(), &self.engine.quarantine);
+                let available = system::available_memory().saturating_add(system::free_swap());
+                HostTargets::allocate(index, &plan, quarantine, available)?
+            }
             Some(provide) => {
                 let mut provide = asking(&mut **provide, &by_storage, DeviceId::Host);
                 HostTargets::provide(&plan, &mut provide)?
@@ -197,8 +209,29 @@ impl Conductor<'_, '_> {
         self.report.seconds.allocate = allocating.elapsed().as_secs_f64();
         let readers = self.readers.min(plan.pieces.len());
         let end = End::InPlace(targets.places(&plan)?);
+        let cancelled = self.cancelled.clone();
+        let mut seconds = Report::default();
+        let registrar = OnceCell::new();
+        let (mut start, mut pinning) =
+            pinner.and_then(|start| Some((start, targets.pinning(&plan)?))).unzip();
+        let mut prepare = |idle: &dyn Fn() -> Duration| -> Result<()> {
+            let Some(start) = &mut start else { return Ok(()) };
+            let device = start.finish(&*cancelled, idle, &mut seconds).map_err(pinning::needed)?;
+            let none = || Error::new(ErrorKind::NoDevice, "there is no device to pin memory for");
+            let _ = registrar.set(device.ok_or_else(none)?.registrar());
+            Ok(())
+        };
+        let mut arrived = |storage: usize, length: u64| match (&mut pinning, registrar.get()) {
+            (Some(parts), Some(registrar)) => parts.landed(storage, length, &**registrar),
+            _ => Ok(()),
+        };
         let (result, measures, delivered) =
-            self.run(&plan, readers, end, &by_storage, &mut |_| Ok(()));
+            self.run(&plan, readers, end, &by_storage, &mut prepare, &mut arrived);
+        if let Some(parts) = &pinning {
+            self.report.pinned_destination_bytes = parts.pinned();
+            seconds.seconds.pin = parts.took().as_secs_f64();
+        }
+        self.report.take_start(seconds);
         result?;
         let locations = targets.into_locations();
         Ok(Ended::Done(Box::new(Ran { plan, route: Route::Host, locations, measures, delivered })))
@@ -282,7 +315,7 @@ impl Conductor<'_, '_> {
             Ok(())
         };
         let (result, measures, delivered) =
-            self.run(&plan, readers, end, &by_storage, &mut prepare);
+            self.run(&plan, readers, end, &by_storage, &mut prepare, &mut |_, _| Ok(()));
         self.request.provide = provide;
         self.report.take_start(seconds);
         match result {
@@ -326,6 +359,7 @@ impl Conductor<'_, '_> {
         end: End,
         by_storage: &[Vec<&TensorInfo>],
         prepare: &mut Prepare<'_>,
+        arrived: &mut dyn FnMut(usize, u64) -> Result<()>,
     ) -> (Result<()>, Measures, Vec<u64>) {
         let sources = self.model.sources();
         let total = plan.bytes();
@@ -341,6 +375,7 @@ impl Conductor<'_, '_> {
         let ready = |storage: usize, tell: &mut dyn FnMut(Event<'_>)| {
             by_storage[storage].iter().for_each(|tensor| tell(Event::Ready { tensor }));
         };
+        let stop = Arc::new(Stop::new(self.cancelled.clone()));
         let mut landed = |block: usize| {
             for piece in plan.pieces_of(block) {
                 delivered[piece.source.0 as usize] += piece.length;
@@ -348,14 +383,17 @@ impl Conductor<'_, '_> {
             landed_bytes += plan.blocks[block].bytes;
             tell(Event::Landed { bytes: landed_bytes, total });
             for copy in plan.copies_of(block) {
+                if let Err(error) = arrived(copy.storage, copy.length) {
+                    stop.fail(error);
+                }
                 left[copy.storage] -= copy.length;
                 if left[copy.storage] == 0 {
                     ready(copy.storage, &mut tell);
                 }
             }
         };
-        let stop = Arc::new(Stop::new(self.cancelled.clone()));
-        let job = Job { plan: plan.clone(), sources: sources.clone(), readers, end, stop };
+        let (sources, stop) = (sources.clone(), stop.clone());
+        let job = Job { plan: plan.clone(), sources, readers, end, stop };
         let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
@@ -363,6 +401,36 @@ impl Conductor<'_, '_> {
         }
         (result, measures, delivered)
     }
+}
+
+/// Begins to start the device whose driver is to pin the host memory that tensors go to, or
+/// refuses: what is asked for is that or an error.
+fn begin_to_pin(
+    engine: &Engine,
+    request: &Request<'_>,
+    start: &Start,
+    threads: ReadingThreads,
+) -> Result<Start> {
+    let refuse = |why: &str, hint: &str| {
+        Err(Error::new(ErrorKind::InvalidOption, why)
+            .with("option", "pin_host")
+            .with("value", "on")
+            .with("device", start.id())
+            .hint(hint))
+    };
+    if !matches!(start, Start::Host) {
+        return refuse("pin_host is for tensors in host memory", "add --device host");
+    }
+    if request.provide.is_some() {
+        return refuse("memory of the caller's is not pinned", "pin it before the load");
+    }
+    if threads.get() == Some(0) {
+        return refuse("reading_threads=0 pins nothing", "take 1 to 64 reading threads");
+    }
+    // Which device does not matter: the memory is pinned for all. The report's device is where
+    // the tensors are.
+    let (device, mut unsaid) = (DeviceChoice::CurrentCuda, Report::default());
+    Start::begin(engine, device, RouteChoice::Auto, &mut unsaid, || {}).map_err(pinning::needed)
 }
 
 /// Asks the caller for memory, telling which tensors it is for.

@@ -23,6 +23,7 @@ pub struct Request<'a> {
     device: Option<DeviceChoice>,
     route: Option<RouteChoice>,
     reading_threads: Option<ReadingThreads>,
+    pin_host: Option<bool>,
     patterns: Vec<String>,
     pub(super) open: OpenOptions,
     pub(super) cancel: CancelToken,
@@ -80,6 +81,13 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Whether host memory that weightlift allocates for tensors is pinned; the loader's setting
+    /// otherwise. It is or the load is an error: see [`Options::pin_host`].
+    pub fn pin_host(mut self, pin: bool) -> Self {
+        self.pin_host = Some(pin);
+        self
+    }
+
     /// Only tensors whose names match one of these shell patterns (`*`, `?`, `[a-z]`, `{a,b}`;
     /// `*` matches dots and slashes too), or are one of them to the letter. All tensors where
     /// none is given; a pattern that matches nothing is an error.
@@ -128,6 +136,10 @@ impl<'a> Request<'a> {
         self.route.unwrap_or(options.route)
     }
 
+    pub(super) fn pin_host_or(&self, options: &Options) -> bool {
+        self.pin_host.unwrap_or(options.pin_host)
+    }
+
     pub(crate) fn reading_threads_or(&self, options: &Options) -> ReadingThreads {
         self.reading_threads.unwrap_or(options.reading_threads)
     }
@@ -139,6 +151,7 @@ impl fmt::Debug for Request<'_> {
             .field("device", &self.device)
             .field("route", &self.route)
             .field("reading_threads", &self.reading_threads)
+            .field("pin_host", &self.pin_host)
             .field("tensors", &self.patterns)
             .finish_non_exhaustive()
     }

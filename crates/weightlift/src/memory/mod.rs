@@ -1,8 +1,10 @@
-//! Host memory: regions of pages, places to read into, and the ring of staging blocks.
+//! Host memory: regions of pages, memory for tensors, places to read into, and the ring of
+//! staging blocks.
 //!
 //! Everything above this room handles memory through owned values: a [`Place`] is one reader's
 //! alone, a [`FilledBlock`] is nobody's to write. That is what keeps `unsafe` in here.
 
+mod host_memory;
 mod place;
 #[cfg(target_os = "linux")]
 mod region_linux;
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Result;
 
+pub(crate) use host_memory::HostMemory;
 pub(crate) use place::{Memory, Place, Writer};
 #[cfg(target_os = "linux")]
 pub(crate) use region_linux::Region;

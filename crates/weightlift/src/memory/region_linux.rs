@@ -11,7 +11,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::system::PAGE;
 
 /// Huge pages of x86-64 and of 4 KiB-page arm64. A region that starts at a multiple can be
-/// made of them wholly: 2 MiB pages are zeroed and looked up 512 times less often.
+/// made of them wholly: 2 MiB pages are zeroed and looked up 512 times less often. One thread
+/// touches 1 GiB of new memory in 0.06 to 0.12 s instead of 0.57 to 0.84 s (four runs of
+/// `examples/ceilings.rs --touch`, a virtual machine of 2 processors that were busy otherwise). A shorter region has no room for one.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory of our own, in whole pages, given back when dropped.
@@ -76,7 +78,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and, the region being dropped, nobody's any more; whoever
-        // registered it or copies from it holds the region alive (ring.rs).
+        // registered it or copies from it holds the region alive (ring.rs, host_memory.rs).
         let unmapped = unsafe { mm::munmap(self.pointer.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok(), "a mapping of our own could not be unmapped");
     }

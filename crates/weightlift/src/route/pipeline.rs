@@ -71,7 +71,7 @@ impl Stop {
     }
 
     /// The first error is the one that counts; those after it are its consequences.
-    fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         lock(&self.error).get_or_insert(error);
         self.flag.store(true, Ordering::Relaxed);
     }

@@ -22,6 +22,12 @@ pub fn available_memory() -> u64 {
     })
 }
 
+/// Bytes of free swap: what needs them is slow, and is not killed.
+pub(crate) fn free_swap() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.freeswap as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
 /// `root` stands for `/`; `free` is asked where `/proc` has no answer.
 fn available(root: &Path, free: impl FnOnce() -> u64) -> u64 {
     let machine = machine(root).unwrap_or_else(free);

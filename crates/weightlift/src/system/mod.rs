@@ -18,6 +18,8 @@ mod threads;
 pub use cache_linux::CachedFile;
 #[cfg(target_os = "linux")]
 pub use memory_linux::available_memory;
+#[cfg(target_os = "linux")]
+pub(crate) use memory_linux::free_swap;
 pub use residency::Resident;
 pub use storage::{DirectAlignment, StorageFacts, StorageKind};
 #[cfg(target_os = "linux")]

@@ -231,18 +231,22 @@ fn forks() {
     let fake = Fake::new(Config::default());
     let loader = fake.loader(Options::default());
     let loaded = loader.load(written.path(), on_cuda(Route::Pinned)).unwrap();
+    let to_host = loader.load(written.path(), on_host().pin_host(true)).unwrap();
     // SAFETY: the child calls what a user's child would, then ends without unwinding.
     let child = unsafe { fork() };
     if child == 0 {
         let error = loader.load(written.path(), on_cuda(Route::Pinned)).unwrap_err();
+        let pinned = loader.load(written.path(), on_host().pin_host(true)).unwrap_err();
         let on_host = loader.load(written.path(), on_host());
         let bytes = Some(&written.tensors[0].bytes[..]);
         let good = error.kind() == ErrorKind::Forked
+            && pinned.kind() == ErrorKind::Forked
+            && to_host.tensors[0].as_bytes() == bytes
             && error.get_hint().unwrap().contains("spawn")
             && on_host.is_ok_and(|loaded| loaded.tensors[0].as_bytes() == bytes);
         // Neither of them may call a driver that does not know this process: it would refuse, and
         // memory that is the child's own copy would be given up for that.
-        drop(loaded);
+        drop((loaded, to_host));
         loader.release();
         let given_up = loader.quarantined();
         let good = good && (given_up.bytes, given_up.handles) == (0, 0);
@@ -254,7 +258,7 @@ fn forks() {
     let status = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
     let (_, status) = status.unwrap().unwrap();
     assert_eq!(status.exit_status(), Some(0));
-    drop((loaded, loader));
+    drop((loaded, to_host, loader));
     fake.assert_clean();
     println!("the child is content");
 }

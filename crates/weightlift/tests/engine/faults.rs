@@ -6,7 +6,7 @@ use fake_cuda::{Config, FakeCuda, Mode};
 use testkit::{Fault, Spec, in_memory};
 use weightlift::{DeviceChoice, ErrorKind, Model, Options, Request, Route};
 
-use crate::{Fake, assert_same, on_cuda, options};
+use crate::{Fake, assert_same, on_cuda, on_host, options};
 
 const INVALID_VALUE: u32 = 1;
 const ILLEGAL_ADDRESS: u32 = 700;
@@ -52,6 +52,7 @@ const CALLED_ELSEWHERE: [(&str, &str); 3] = [
     ("cuMemcpyBatchAsync", "the form of 12.8 is taken where the form of 13.0 is not there"),
 ];
 
+/// How to load. The host route is that into pinned memory: without that no driver is called.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     route: Route,
@@ -60,14 +61,22 @@ struct Way {
     copy_delay_us: u64,
 }
 
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 5] = [
     Way { route: Route::Pinned, version: 13000, copy_delay_us: 30 },
     Way { route: Route::Pinned, version: 12080, copy_delay_us: 30 },
     Way { route: Route::Pinned, version: 12000, copy_delay_us: 600 },
     Way { route: Route::Pageable, version: 13000, copy_delay_us: 30 },
+    Way { route: Route::Host, version: 13000, copy_delay_us: 30 },
 ];
 
 impl Way {
+    fn request<'a>(self) -> Request<'a> {
+        match self.route {
+            Route::Host => on_host().pin_host(true),
+            route => on_cuda(route),
+        }
+    }
+
     fn config(self) -> Config {
         let Self { version, copy_delay_us, .. } = self;
         Config { version, copy_delay_us, ..Config::default() }
@@ -94,7 +103,7 @@ fn fails_well(model: &Arc<Model>, way: Way, function: &str, nth: u64) -> bool {
     let fake = Fake::new(way.config());
     let loader = fake.loader(options(SETTINGS));
     fake.cuda.fail(function, nth, INVALID_VALUE, Mode::Once);
-    let result = loader.load_model(model, on_cuda(way.route));
+    let result = loader.load_model(model, way.request());
     match result {
         Ok(loaded) => {
             assert_same_at_last(&loaded);
@@ -111,7 +120,7 @@ fn fails_well(model: &Arc<Model>, way: Way, function: &str, nth: u64) -> bool {
         }
     }
     let load_again = |loader: &weightlift::Loader| {
-        let again = loader.load_model(model, on_cuda(way.route));
+        let again = loader.load_model(model, way.request());
         assert_same_at_last(&again.unwrap_or_else(|error| panic!("{what}: {error:?}")));
     };
     let fired = fake.cuda.calls(function) >= nth;
@@ -151,7 +160,7 @@ fn every_function_is_failed_somewhere_or_has_a_reason_not_to_be() {
     for way in WAYS {
         let fake = Fake::new(way.config());
         let loader = fake.loader(options(SETTINGS));
-        let loaded = loader.load_model(&model, on_cuda(way.route)).unwrap();
+        let loaded = loader.load_model(&model, way.request()).unwrap();
         assert_same(&loaded, &specs());
         drop((loaded, loader));
         for (count, function) in called.iter_mut().zip(FakeCuda::exported()) {
@@ -237,8 +246,8 @@ fn a_spoilt_context_is_told_at_once_and_from_then_on() {
         let other = fake.loader(Options::default());
         let error = other.load_model(&model, on_cuda(Route::Pinned)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Cuda), "{error:?}");
-        let on_host = loader.load_model(&model, crate::on_host()).unwrap();
-        assert_same(&on_host, &specs());
+        let to_host = loader.load_model(&model, on_host()).unwrap();
+        assert_same(&to_host, &specs());
         loader.release();
         assert!(loader.quarantined().bytes > 0, "what may still be written to is given up");
         drop((loader, other));

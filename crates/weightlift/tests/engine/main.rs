@@ -3,6 +3,7 @@
 mod bytes;
 mod driver;
 mod faults;
+mod host;
 mod memory;
 mod plans;
 mod sharing;

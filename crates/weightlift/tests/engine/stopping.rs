@@ -80,11 +80,12 @@ fn a_caller_that_panics_leaves_nothing_under_way() {
     let fake = Fake::new(Config { copy_delay_us: 1_000, ..Config::default() });
     let loader = fake.loader(options(SMALL));
     let (model, _) = in_memory(vec![(specs(), Fault::None)]);
-    for threads in [1, 3] {
+    for (threads, pin_host) in [(1, false), (3, false), (1, true), (3, true)] {
         let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut left = 5_i32;
             let threads = weightlift::ReadingThreads::new(threads).unwrap();
-            let request = on_cuda(Route::Pinned).reading_threads(threads).on_event(|_| {
+            let request = if pin_host { on_host().pin_host(true) } else { on_cuda(Route::Pinned) };
+            let request = request.reading_threads(threads).on_event(|_| {
                 left -= 1;
                 // Once: a panic that was swallowed would let the load go on.
                 assert_ne!(left, 0, "the caller's own panic");

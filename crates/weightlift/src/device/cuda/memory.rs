@@ -92,8 +92,8 @@ impl Registrar for Pinner {
     fn register(&self, range: HostRange) -> Result<Box<dyn Registration>> {
         let _current = self.0.enter()?;
         let pointer = range.pointer.as_ptr().cast();
-        // SAFETY: anonymous memory of our own in whole pages; the registration returned here
-        // is ended before the memory is unmapped (memory/ring.rs).
+        // SAFETY: anonymous memory of our own; the registration returned here is ended before
+        // the memory is unmapped (memory/ring.rs, memory/host_memory.rs).
         let status = unsafe {
             (self.0.driver.cuMemHostRegister_v2)(pointer, range.length, CU_MEMHOSTREGISTER_PORTABLE)
         };
