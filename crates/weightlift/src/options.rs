@@ -83,6 +83,20 @@ impl ReadingThreads {
     }
 }
 
+/// Whether files are read past the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DirectIo {
+    /// What the page cache holds is read from there, and the rest past it where that can be done;
+    /// the report says where it could not, and why.
+    Auto,
+    /// Everything is read past the page cache; where that cannot be done the load is an error of
+    /// kind `DirectIoUnavailable`.
+    On,
+    /// Everything is read through the page cache.
+    #[default]
+    Off,
+}
+
 /// The smallest block and the smallest piece: one page.
 pub const SMALLEST_BLOCK: u64 = 4096;
 /// The largest block: one read or copy of more gains nothing and starves the ring.
@@ -111,6 +125,9 @@ pub struct Options {
     pub route: RouteChoice,
     /// How many threads read.
     pub reading_threads: ReadingThreads,
+    /// Whether files are read past the page cache. Not named in [`NAMES`](Self::NAMES) yet.
+    #[doc(hidden)]
+    pub direct_io: DirectIo,
     block_size: u64,
     piece_size: Option<u64>,
     staging_budget: u64,
@@ -122,6 +139,7 @@ impl Default for Options {
             device: DeviceChoice::Auto,
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
+            direct_io: DirectIo::Off,
             // 16 MiB blocks and 64 MiB in all load at 93 % of an H200's bus, copying itself at
             // 98 %; other sizes are within a percent of that (docs/benchmarks.md).
             block_size: 16 << 20,

@@ -18,6 +18,7 @@ use crate::device::{CopyQueue, Device, DeviceId, Location};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
+use crate::read::{Access, Kind, NoFacts};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
 use crate::route::{self, Cancelled, End, Job, Measures, Prepare, Staged, Stop, Targets};
 use crate::source::Model;
@@ -292,6 +293,7 @@ impl Conductor<'_, '_> {
                 self.threads = Threads::default();
                 // What was read meanwhile was read for nothing, and counts as read.
                 self.report.bytes.read += measures.read.iter().sum::<u64>();
+                self.report.count_direct(measures.direct);
                 let forced = asked != RouteChoice::Auto;
                 let nothing_left = || staging.to_be_pinned(&need, false).is_err();
                 if forced && start.id() != DeviceId::Host && nothing_left() {
@@ -355,13 +357,33 @@ impl Conductor<'_, '_> {
             }
         };
         let stop = Arc::new(Stop::new(self.cancelled.clone()));
-        let job = Job { plan: plan.clone(), sources: sources.clone(), readers, end, stop };
+        let mode = self.engine.options.direct_io;
+        let access = Arc::new(Access::new(sources.clone(), mode, Box::new(NoFacts)));
+        let job = Job { plan: plan.clone(), access: access.clone(), readers, end, stop };
         let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
+        if result.is_ok() {
+            note(&access, self.report);
+        }
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
             (0..empty).for_each(|storage| ready(storage, &mut tell));
         }
         (result, measures, delivered)
+    }
+}
+
+/// What was learnt of reads past the page cache.
+fn note(access: &Access, report: &mut Report) {
+    for (source, why, bytes) in access.refusals() {
+        report.fallbacks.push(Fallback {
+            from: Kind::Direct.name().to_owned(),
+            to: Kind::Buffered.name().to_owned(),
+            reason: format!("{}: {why}", access.sources()[source].name()),
+            bytes,
+        });
+    }
+    if let Some((engine, why)) = access.engine() {
+        report.decide("direct_reads", engine, why);
     }
 }
 
@@ -419,8 +441,9 @@ fn count(report: &mut Report, model: &Model, ran: &Ran) {
     }
     report.routes.insert(ran.route.to_string(), report.bytes.delivered);
     // What was decoded was read when the model was opened.
-    let buffered = crate::read::Kind::Buffered.name().to_owned();
-    report.reads.insert(buffered, report.bytes.read - decoded);
+    report.count_direct(ran.measures.direct);
+    let direct = report.reads.get(Kind::Direct.name()).copied().unwrap_or(0);
+    report.reads.insert(Kind::Buffered.name().to_owned(), report.bytes.read - decoded - direct);
     if decoded > 0 {
         report.reads.insert("decoded".to_owned(), decoded);
     }
