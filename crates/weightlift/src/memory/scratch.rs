@@ -35,6 +35,11 @@ impl Scratch {
         place
     }
 
+    /// How many places are out.
+    pub(crate) fn out(&self) -> usize {
+        Arc::strong_count(&self.region) - 1
+    }
+
     /// What the memory holds. Panics while a place is out.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         let Self { region, length, .. } = self;

@@ -231,7 +231,10 @@ impl<'a> Uring<'a> {
 
     /// Takes the reads that have ended out of the queue, and goes on with their pieces.
     fn take(&mut self) {
-        while let Some((slot, result)) = self.next_ended() {
+        // What ends after that ends for nobody.
+        while self.lost.is_none()
+            && let Some((slot, result)) = self.next_ended()
+        {
             let Some(mut read) = self.slots.get_mut(slot).and_then(Option::take) else {
                 debug_assert!(false, "a read ended that nobody began");
                 continue;
