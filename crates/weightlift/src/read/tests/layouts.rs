@@ -63,7 +63,7 @@ fn any_layout_reads_as_a_plain_read_does() {
     alignments.push(DirectAlignment { memory: 4096, offset: 128 << 10 });
     let subjects = subjects(test, &Subject::ALL);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 30,
+        cases: 100,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
