@@ -2,7 +2,7 @@
 
 use rustix::fs::{Advice, fadvise};
 
-use super::access::{Access, BUFFER, DirectAlignment};
+use super::access::{Access, BUFFER, BUFFER_REGION, DirectAlignment};
 use super::positional::Positional;
 use super::retry::{Attempts, Next, ended, failed};
 use super::spans::{self, Span, To};
@@ -81,7 +81,7 @@ impl<'a> Direct<'a> {
             };
             let buffer = match &mut self.buffer {
                 Some(buffer) => buffer,
-                none => none.insert(Region::new(BUFFER as u64)?),
+                none => none.insert(Region::new(BUFFER_REGION)?),
             };
             let read = match span.to {
                 To::Place => {

@@ -16,7 +16,7 @@ use super::retry::{Attempts, Next, failed};
 use super::spans::{self, Span, To};
 use super::{Completed, Kind, ReadPiece, Reader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::{Place, Region};
+use crate::memory::{HostRange, Place, Region};
 use crate::source;
 
 /// Reads under way at once. A disk that takes requests in parallel is kept busy by a few long
@@ -47,6 +47,9 @@ pub(crate) struct Uring<'a> {
     attempts: Attempts,
     /// The source that was opened last.
     open: Option<(usize, Rc<Opened>)>,
+    /// `BUFFER` bytes for each slot. Mapped when they are first needed, in one region, so that it is
+    /// made of huge pages: see [`BUFFER`].
+    buffers: Option<Region>,
     /// Reads what has no descriptor.
     plain: Direct<'a>,
     done: VecDeque<Completed>,
@@ -68,8 +71,6 @@ struct UnderWay {
     place: Place,
     /// Keeps the descriptor open.
     opened: Rc<Opened>,
-    /// The piece's own, since the kernel may be writing to it. Mapped when it is first needed.
-    buffer: Option<Region>,
     span: Span,
     done: usize,
     attempts: Attempts,
@@ -103,6 +104,7 @@ impl<'a> Uring<'a> {
             lost: None,
             attempts: Attempts::default(),
             open: None,
+            buffers: None,
             plain: Direct::new(access),
             done: VecDeque::new(),
             #[cfg(test)]
@@ -120,10 +122,7 @@ impl<'a> Uring<'a> {
         read.span = span;
         let memory = match span.to {
             To::Place => read.place.range_at(read.done),
-            To::Buffer { .. } => match &read.buffer {
-                Some(buffer) => buffer.range(),
-                None => read.buffer.insert(Region::new(BUFFER as u64)?).range(),
-            },
+            To::Buffer { .. } => self.buffer(slot)?,
         };
         let internal = |what| Err(Error::new(ErrorKind::Internal, what));
         if span.length > memory.length {
@@ -139,9 +138,11 @@ impl<'a> Uring<'a> {
             .build()
             .user_data(slot as u64);
         // SAFETY: the kernel writes at most `span.length` bytes at `memory.pointer`, which lie in
-        // one range of the place or in the buffer. These and the descriptor belong to `read`,
-        // which stands in its slot, untouched, until its completion was taken out of the queue
-        // (`take`, `drop`). Where that cannot be waited for they are never let go (`lose`).
+        // one range of the place or in the slot's buffer. The place and the descriptor belong to
+        // `read`, which stands in its slot, untouched, until its completion was taken out of the
+        // queue (`take`, `drop`); the buffers stay as long as the reader, and of them the slot's
+        // part is not looked at before. Where the end of a read cannot be waited for all of these
+        // are never let go (`lose`).
         let pushed = unsafe { self.queue.submission().push(&entry) };
         // A queue has at least as many entries as there are slots, and each slot has one.
         if pushed.is_err() {
@@ -149,6 +150,20 @@ impl<'a> Uring<'a> {
         }
         self.unsent = true;
         Ok(Step::UnderWay)
+    }
+
+    /// The part of the buffers that is this slot's.
+    fn buffer(&mut self, slot: usize) -> Result<HostRange> {
+        let whole = match &self.buffers {
+            Some(buffers) => buffers.range(),
+            None => {
+                let length = BUFFER * self.slots.len();
+                self.buffers.insert(Region::new(length as u64)?).range()
+            }
+        };
+        // SAFETY: slots are numbered from 0, and the region has `BUFFER` bytes for each.
+        let pointer = unsafe { whole.pointer.add(slot * BUFFER) };
+        Ok(HostRange { pointer, length: BUFFER })
     }
 
     /// What comes after a read has ended with `result`.
@@ -160,10 +175,17 @@ impl<'a> Uring<'a> {
                 let missing = read.place.len() - read.done;
                 match useful(source, &read.span, count, missing, read.opened.alignment) {
                     Ok(useful) => {
-                        if let (To::Buffer { skip, .. }, Some(buffer)) =
-                            (read.span.to, &mut read.buffer)
-                        {
-                            read.place.write(read.done, &buffer.bytes()[skip..skip + useful]);
+                        if let To::Buffer { skip, .. } = read.span.to {
+                            let buffer = self.buffer(slot)?;
+                            debug_assert!(skip + useful <= buffer.length);
+                            // SAFETY: what was useful lies within the span, and the span within
+                            // the slot's part of the region, which is initialised (anonymous pages
+                            // are zeroed). The slot's read is over, so that nobody writes there.
+                            let bytes = unsafe {
+                                let start = buffer.pointer.add(skip).as_ptr();
+                                std::slice::from_raw_parts(start, useful)
+                            };
+                            read.place.write(read.done, bytes);
                         }
                         read.done += useful;
                         read.attempts.progressed();
@@ -295,6 +317,7 @@ impl<'a> Uring<'a> {
             let place = Place::empty(Arc::new(()));
             self.done.push_back(Completed { piece, place, result: Err(error) });
         }
+        std::mem::forget(self.buffers.take());
         self.lost = Some(lost);
     }
 
@@ -328,8 +351,8 @@ impl Reader for Uring<'_> {
             return self.done.extend(self.plain.complete());
         }
         let span = Span { offset: piece.offset, length: 0, to: To::Place };
-        let (buffer, attempts) = (None, Attempts::default());
-        let mut read = UnderWay { piece, place, opened, buffer, span, done: 0, attempts };
+        let attempts = Attempts::default();
+        let mut read = UnderWay { piece, place, opened, span, done: 0, attempts };
         match self.ask(slot, &mut read) {
             Ok(Step::UnderWay) => self.slots[slot] = Some(read),
             Ok(Step::Over) => self.over(read, Ok(())),

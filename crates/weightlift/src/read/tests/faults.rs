@@ -128,9 +128,9 @@ fn odd_alignments_are_refused() {
 #[test]
 fn a_file_that_is_cut_while_it_is_read_is_told() {
     let test = "a_file_that_is_cut_while_it_is_read_is_told";
-    for (cut, subject) in [MIB as u64, MIB as u64 + 100].into_iter().flat_map(|cut| {
-        subjects(test, &Subject::ALL).into_iter().map(move |subject| (cut, subject))
-    }) {
+    let subjects = subjects(test, &Subject::ALL);
+    let cuts = [MIB as u64, MIB as u64 + 100];
+    for (cut, subject) in cuts.iter().flat_map(|cut| subjects.iter().map(move |who| (*cut, who))) {
         for mode in [DirectIo::Auto, DirectIo::On] {
             let (file, _) = four();
             let access = access(file.source(Fault::None), DirectAlignment::USUAL, mode);

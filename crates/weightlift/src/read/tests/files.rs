@@ -102,7 +102,9 @@ fn a_source_without_direct_reads_falls_back_once_for_all_readers() {
 #[test]
 fn bytes_in_memory_are_read_where_direct_reads_are_forced() {
     let bytes = Random::new(1).bytes(8 * 4096);
-    for subject in subjects("bytes_in_memory", &Subject::DIRECT) {
+    for subject in
+        subjects("bytes_in_memory_are_read_where_direct_reads_are_forced", &Subject::DIRECT)
+    {
         let sources: Vec<Arc<dyn Source>> = vec![Arc::new(InMemory(bytes.clone()))];
         let access = access(sources, DirectAlignment::USUAL, DirectIo::On);
         let (results, memory) = read(&mut *subject.reader(&access, Fault::None), &pages(8));
@@ -123,7 +125,7 @@ fn a_reader_that_goes_waits_for_what_is_under_way() {
     let file = Written::new(4 * MIB);
     let access = access(file.source(Fault::None), DirectAlignment::USUAL, DirectIo::On);
     for _ in 0..10 {
-        let (mut reader, _) = Uring::new(&access, Kind::Direct).unwrap();
+        let (mut reader, _) = queue(&access, Kind::Direct);
         let mut scratch = Scratch::new(4 * MIB);
         assert_eq!(reader.depth(), 4);
         for piece in 0..4 {
@@ -144,7 +146,7 @@ fn a_queue_that_dies_keeps_what_the_kernel_may_write_to() {
     }
     let file = Written::new(4 * MIB);
     let access = access(file.source(Fault::None), DirectAlignment::USUAL, DirectIo::Auto);
-    let (mut reader, _) = Uring::new(&access, Kind::Direct).unwrap();
+    let (mut reader, _) = queue(&access, Kind::Direct);
     let mut scratch = Scratch::new(4 * MIB);
     let mut submit = |reader: &mut Uring<'_>, piece| {
         let place = scratch.place(&[(0, MIB)]);

@@ -95,6 +95,7 @@ fn any_layout_reads_as_a_plain_read_does() {
 #[test]
 fn files_of_odd_length_are_read_directly_to_their_last_byte() {
     let test = "files_of_odd_length_are_read_directly_to_their_last_byte";
+    let (alignments, subjects) = (alignments(test), subjects(test, &Subject::DIRECT));
     for tail in TAILS {
         let file = Written::new((200 << 10) + tail);
         let length = file.bytes.len();
@@ -104,9 +105,9 @@ fn files_of_odd_length_are_read_directly_to_their_last_byte() {
             (length as u64 - 5000, vec![(3, 5000)]),
             (length as u64 - 1, vec![(0, 1)]),
         ];
-        for alignment in alignments(test) {
-            for subject in subjects(test, &Subject::DIRECT) {
-                let access = access(file.source(Fault::None), alignment, DirectIo::On);
+        for alignment in &alignments {
+            for subject in &subjects {
+                let access = access(file.source(Fault::None), *alignment, DirectIo::On);
                 let mut reader = subject.reader(&access, Fault::None);
                 let (results, memory) = read(&mut *reader, &layout);
                 for result in results {
@@ -132,12 +133,13 @@ fn offsets_beyond_4_gib_are_read() {
     let local = || LocalFile::open_new(file.path().to_owned(), "a file").unwrap().0;
     let layout: Layout = borders.map(|border| (border, vec![(1, real.len())])).to_vec();
     let wanted = [&[0], &real[..], &[0], &real[..]].concat();
+    let subjects = subjects(test, &Subject::ALL);
     for alignment in alignments(test) {
-        for subject in subjects(test, &Subject::ALL) {
+        for subject in &subjects {
             let access = access(vec![Arc::new(local())], alignment, DirectIo::On);
             let (results, memory) = read(&mut *subject.reader(&access, Fault::None), &layout);
             results.into_iter().for_each(|result| assert!(result.is_ok(), "{result:?}"));
-            assert_same(&memory, &wanted, &subject);
+            assert_same(&memory, &wanted, subject);
         }
     }
 }
