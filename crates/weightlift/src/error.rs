@@ -42,6 +42,8 @@ pub enum ErrorKind {
     OutOfHostMemory,
     /// Host memory could not be pinned, and the route or `pin_host` asks for that.
     PinFailed,
+    /// A file cannot be read past the page cache, and that was asked for.
+    DirectIoUnavailable,
     /// A destination given by the caller does not fit its tensor.
     InvalidDestination,
     /// The load was cancelled.
@@ -72,6 +74,7 @@ impl ErrorKind {
             Self::OutOfDeviceMemory => "OutOfDeviceMemory",
             Self::OutOfHostMemory => "OutOfHostMemory",
             Self::PinFailed => "PinFailed",
+            Self::DirectIoUnavailable => "DirectIoUnavailable",
             Self::InvalidDestination => "InvalidDestination",
             Self::Cancelled => "Cancelled",
             Self::Internal => "Internal",

@@ -44,12 +44,12 @@ pub use error::{Error, ErrorKind, Result};
 pub use load::{CancelToken, Destination, Event, Loaded, Request, Wanted};
 pub use loader::{Loader, default_loader, load};
 pub use options::{
-    DeviceChoice, LARGEST_BLOCK, Options, ReadingThreads, Route, RouteChoice, SMALLEST_BLOCK,
-    format_size, parse_size,
+    DeviceChoice, DirectIo, LARGEST_BLOCK, Options, ReadingThreads, Route, RouteChoice,
+    SMALLEST_BLOCK, format_size, parse_size,
 };
 pub use plan::{Block, Copy, Geometry, Piece, Plan, PlannedStorage};
 pub use report::{Bytes, Decision, Fallback, Quarantined, Report, Seconds, SourceReport};
-pub use source::{Model, OpenOptions, OpenSource, Source};
+pub use source::{Direct, Model, OpenOptions, OpenSource, Source};
 pub use system::{
     CachedFile, DirectAlignment, Resident, StorageFacts, StorageKind, available_memory,
     storage_facts,

@@ -83,6 +83,20 @@ impl ReadingThreads {
     }
 }
 
+/// Whether files are read past the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DirectIo {
+    /// What the page cache holds is read from there, and the rest past it where that can be done;
+    /// the report says where it could not, and why.
+    Auto,
+    /// Everything is read past the page cache; where that cannot be done the load is an error of
+    /// kind `DirectIoUnavailable`.
+    On,
+    /// Everything is read through the page cache.
+    #[default]
+    Off,
+}
+
 /// The smallest block and the smallest piece: one page.
 pub const SMALLEST_BLOCK: u64 = 4096;
 /// The largest block: one read or copy of more gains nothing and starves the ring.
@@ -120,6 +134,9 @@ pub struct Options {
     /// `PinFailed` where the driver refuses. The memory stays pinned as long as a tensor of the
     /// load lives; whoever copies from it keeps one until the copies are over.
     pub pin_host: bool,
+    /// Whether files are read past the page cache. Not named in [`NAMES`](Self::NAMES) yet.
+    #[doc(hidden)]
+    pub direct_io: DirectIo,
     block_size: u64,
     piece_size: Option<u64>,
     staging_budget: u64,
@@ -132,6 +149,7 @@ impl Default for Options {
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
             pin_host: false,
+            direct_io: DirectIo::Off,
             // 16 MiB blocks and 48 MiB in all: the first load of a process is a percent faster
             // than with 64 MiB, which take longer to touch and to pin, and copies of 8 MiB are a
             // percent slower than those of 16 (docs/benchmarks.md).

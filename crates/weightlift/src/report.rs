@@ -17,13 +17,13 @@ pub struct Report {
     pub bytes: Bytes,
     /// Bytes delivered by each route. They add up to `bytes.planned` after a good load.
     pub routes: BTreeMap<String, u64>,
-    /// Bytes read by each kind of read: `buffered` went through the page cache; `decoded` are made
-    /// from what was read when the model was opened.
+    /// Bytes read by each kind of read: `buffered` went through the page cache, `direct` past it;
+    /// `decoded` are made from what was read when the model was opened.
     pub reads: BTreeMap<String, u64>,
     /// Per source, in the order of the plan; without what was read for nothing.
     pub sources: Vec<SourceReport>,
     /// What was chosen, and why: device and route always, staging where it is smaller than the
-    /// budget allows.
+    /// budget allows, what carries direct reads where there are any.
     pub decisions: Vec<Decision>,
     /// What `auto` tried first and could not have.
     pub fallbacks: Vec<Fallback>,
@@ -80,7 +80,7 @@ pub struct SourceReport {
 /// A choice and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What was chosen: `device`, `route`, `staging`.
+    /// What was chosen: `device`, `route`, `staging`, `direct_reads`.
     pub what: String,
     /// What it became.
     pub chosen: String,
@@ -148,6 +148,13 @@ impl Report {
             chosen: chosen.to_string(),
             reason: reason.to_string(),
         });
+    }
+
+    /// Adds bytes that were read past the page cache.
+    pub(crate) fn count_direct(&mut self, bytes: u64) {
+        if bytes > 0 {
+            *self.reads.entry("direct".to_owned()).or_default() += bytes;
+        }
     }
 
     /// Takes over what was noted while the device started.

@@ -21,6 +21,7 @@ use crate::device::{CopyQueue, Device, DeviceId, Location};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{DeviceChoice, ReadingThreads, Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
+use crate::read::{Access, Kind, NoFacts};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
 use crate::route::{self, Cancelled, End, Job, Measures, Prepare, Staged, Stop, Targets};
 use crate::source::Model;
@@ -325,6 +326,7 @@ impl Conductor<'_, '_> {
                 self.threads = Threads::default();
                 // What was read meanwhile was read for nothing, and counts as read.
                 self.report.bytes.read += measures.read.iter().sum::<u64>();
+                self.report.count_direct(measures.direct);
                 let forced = asked != RouteChoice::Auto;
                 let nothing_left = || staging.to_be_pinned(&need, false).is_err();
                 if forced && start.id() != DeviceId::Host && nothing_left() {
@@ -392,9 +394,14 @@ impl Conductor<'_, '_> {
                 }
             }
         };
-        let (sources, stop) = (sources.clone(), stop.clone());
-        let job = Job { plan: plan.clone(), sources, readers, end, stop };
+        let mode = self.engine.options.direct_io;
+        let access = Arc::new(Access::new(sources.clone(), mode, Box::new(NoFacts)));
+        let (access_of_job, stop) = (access.clone(), stop.clone());
+        let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
         let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
+        if result.is_ok() {
+            note(&access, self.report);
+        }
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
             (0..empty).for_each(|storage| ready(storage, &mut tell));
@@ -431,6 +438,21 @@ fn begin_to_pin(
     // the tensors are.
     let (device, mut unsaid) = (DeviceChoice::CurrentCuda, Report::default());
     Start::begin(engine, device, RouteChoice::Auto, &mut unsaid, || {}).map_err(pinning::needed)
+}
+
+/// What was learnt of reads past the page cache.
+fn note(access: &Access, report: &mut Report) {
+    for (source, why, bytes) in access.refusals() {
+        report.fallbacks.push(Fallback {
+            from: Kind::Direct.name().to_owned(),
+            to: Kind::Buffered.name().to_owned(),
+            reason: format!("{}: {why}", access.sources()[source].name()),
+            bytes,
+        });
+    }
+    if let Some((engine, why)) = access.engine() {
+        report.decide("direct_reads", engine, why);
+    }
 }
 
 /// Asks the caller for memory, telling which tensors it is for.
@@ -487,8 +509,9 @@ fn count(report: &mut Report, model: &Model, ran: &Ran) {
     }
     report.routes.insert(ran.route.to_string(), report.bytes.delivered);
     // What was decoded was read when the model was opened.
-    let buffered = crate::read::Kind::Buffered.name().to_owned();
-    report.reads.insert(buffered, report.bytes.read - decoded);
+    report.count_direct(ran.measures.direct);
+    let direct = report.reads.get(Kind::Direct.name()).copied().unwrap_or(0);
+    report.reads.insert(Kind::Buffered.name().to_owned(), report.bytes.read - decoded - direct);
     if decoded > 0 {
         report.reads.insert("decoded".to_owned(), decoded);
     }

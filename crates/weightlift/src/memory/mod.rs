@@ -9,6 +9,8 @@ mod place;
 #[cfg(target_os = "linux")]
 mod region_linux;
 mod ring;
+#[cfg(test)]
+mod scratch;
 mod slots;
 
 use std::fmt;
@@ -22,6 +24,8 @@ pub(crate) use place::{Memory, Place, Writer};
 #[cfg(target_os = "linux")]
 pub(crate) use region_linux::Region;
 pub(crate) use ring::{InFlight, OpenBlock, Ring, SubmitError};
+#[cfg(test)]
+pub(crate) use scratch::Scratch;
 
 /// A range of host memory that is read by a copy. Valid for as long as whoever handed it out
 /// says; it carries no lifetime, since the driver knows none.

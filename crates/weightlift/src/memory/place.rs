@@ -6,6 +6,7 @@ use std::io::IoSliceMut;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::HostRange;
 use crate::system::PAGE;
 
 /// Keeps the memory behind a place mapped.
@@ -91,6 +92,36 @@ impl Place {
             }
         }
         buffers
+    }
+
+    /// The addresses and lengths of the ranges, in order.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.segments.iter().map(|segment| (segment.pointer.as_ptr() as usize, segment.length))
+    }
+
+    /// What follows the first `skip` bytes of the place up to the end of their range, for a read
+    /// that is under way for longer than a borrow. Empty behind the end.
+    pub(crate) fn range_at(&mut self, mut skip: usize) -> HostRange {
+        for segment in &self.segments {
+            if skip < segment.length {
+                // SAFETY: within the segment.
+                let pointer = unsafe { segment.pointer.add(skip) };
+                return HostRange { pointer, length: segment.length - skip };
+            }
+            skip -= segment.length;
+        }
+        HostRange { pointer: NonNull::dangling(), length: 0 }
+    }
+
+    /// Copies `bytes` to behind the first `skip` bytes; how many fit.
+    pub(crate) fn write(&mut self, skip: usize, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        for mut buffer in self.buffers(skip, bytes.len(), usize::MAX) {
+            let end = done + buffer.len();
+            buffer.copy_from_slice(&bytes[done..end]);
+            done = end;
+        }
+        done
     }
 
     fn push(&mut self, segment: Segment) {

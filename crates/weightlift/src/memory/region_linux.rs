@@ -73,6 +73,14 @@ impl Region {
     pub(crate) fn range(&self) -> HostRange {
         HostRange { pointer: self.pointer, length: self.length }
     }
+
+    /// The memory itself, for an owner who has given no part of it to a place or a device.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, initialised (anonymous pages are zeroed) and borrowed exclusively.
+        // Whoever gave away a part of the region shares it with those who have the part, so that
+        // it cannot be borrowed so.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
+    }
 }
 
 impl Drop for Region {

@@ -119,14 +119,24 @@ impl Ring {
     /// Takes a block, waiting for one in turn; see [`Slots::acquire`].
     pub(crate) fn acquire(self: &Arc<Self>, stopped: &dyn Fn() -> bool) -> Result<OpenBlock> {
         self.touch();
-        let slot = self.slots.acquire(stopped)?;
+        self.slots.acquire(stopped).map(|slot| self.open(slot))
+    }
+
+    /// Takes a block if one is free and nobody waits for it; an error where there will be none
+    /// any more.
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Result<Option<OpenBlock>> {
+        self.touch();
+        Ok(self.slots.try_acquire()?.map(|slot| self.open(slot)))
+    }
+
+    fn open(self: &Arc<Self>, slot: usize) -> OpenBlock {
         let hold = Hold { ring: self.clone(), slot, armed: true };
         let range = self.range(slot);
         // SAFETY: the region's memory is initialised (anonymous pages are zeroed) and mapped
         // as long as the ring, which every place keeps through the hold. The slot is in the
         // state `Filling`: it is given to nobody else until the hold is gone.
         let writer = unsafe { Writer::new(range.pointer, range.length) };
-        Ok(OpenBlock { hold: Arc::new(hold), writer, given: 0 })
+        OpenBlock { hold: Arc::new(hold), writer, given: 0 }
     }
 
     fn range(&self, slot: usize) -> HostRange {

@@ -105,6 +105,19 @@ impl Slots {
         taken
     }
 
+    /// Takes a slot that is free, before nobody who waits for one. An error if every slot is
+    /// quarantined.
+    pub(super) fn try_acquire(&self) -> Result<Option<usize>> {
+        let mut state = lock(&self.state);
+        if !state.queue.is_empty() {
+            return Ok(None);
+        }
+        match (state.take_free(), state.nothing_left()) {
+            (None, Some(error)) => Err(error),
+            (slot, _) => Ok(slot),
+        }
+    }
+
     /// Gives back a slot that was taken and not submitted.
     pub(super) fn abandon(&self, slot: usize) {
         lock(&self.state).set(slot, Slot::Free);

@@ -1,11 +1,22 @@
 //! Pieces into host memory.
 
+mod access;
+mod auto;
+#[cfg(target_os = "linux")]
+mod direct_linux;
 mod positional;
+mod retry;
+mod spans;
+#[cfg(test)]
+mod tests;
+#[cfg(target_os = "linux")]
+mod uring_linux;
 
 use crate::error::Result;
 use crate::memory::Place;
 
-pub(crate) use positional::Positional;
+pub(crate) use access::{Access, NoFacts};
+pub(crate) use auto::Auto;
 
 /// Reads pieces into places. One reader thread owns one reader.
 ///
@@ -47,12 +58,15 @@ pub(crate) struct Completed {
 pub(crate) enum Kind {
     /// Through the page cache, by reads at an offset.
     Buffered,
+    /// Past the page cache, by whatever call.
+    Direct,
 }
 
 impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Buffered => "buffered",
+            Self::Direct => "direct",
         }
     }
 }

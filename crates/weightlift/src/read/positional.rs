@@ -1,24 +1,15 @@
 //! Reads at an offset, one at a time, on the thread that asks.
 
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::retry::{Attempts, LONGEST_READ, Next, ended, failed};
 use super::{Completed, Kind, ReadPiece, Reader};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::memory::Place;
 use crate::source::{OpenSource, Source};
 
-/// Linux reads at most 2,147,479,552 bytes a call and other systems less than 2 GiB: no
-/// call asks for more than this.
-const LONGEST_READ: usize = 1 << 30;
-
 /// Linux takes at most 1024 buffers a call (UIO_MAXIOV).
 const MOST_BUFFERS: usize = 1024;
-
-/// A source that says "try again" is asked this often, with growing pauses of 1 ms to about
-/// 0.5 s, two seconds in all. Files do not say it; some network file systems do.
-const MOST_RETRIES: u32 = 12;
 
 /// The reader of everything that can be read at an offset.
 pub(crate) struct Positional<'a> {
@@ -27,43 +18,40 @@ pub(crate) struct Positional<'a> {
     /// and each reader has its own, since the kernel keeps its read-ahead state per opened
     /// file.
     open: Option<(usize, Box<dyn OpenSource>)>,
+    /// What is done to a source when it is opened.
+    prepare: fn(&dyn OpenSource),
     done: Option<Completed>,
 }
 
 impl<'a> Positional<'a> {
     pub(crate) fn new(sources: &'a [Arc<dyn Source>]) -> Self {
-        Self { sources, open: None, done: None }
+        Self { sources, open: None, prepare: |_| {}, done: None }
     }
 
-    fn read(&mut self, piece: ReadPiece, place: &mut Place) -> Result<()> {
-        let mut reopened = false;
-        let mut retries = 0;
+    /// The same, with something to be done to each source that is opened.
+    pub(super) fn prepared(sources: &'a [Arc<dyn Source>], prepare: fn(&dyn OpenSource)) -> Self {
+        Self { prepare, ..Self::new(sources) }
+    }
+
+    /// Reads `piece` into `place`, wholly.
+    pub(super) fn read(&mut self, piece: ReadPiece, place: &mut Place) -> Result<()> {
+        let source = &*self.sources[piece.source];
+        let mut attempts = Attempts::default();
         let mut done = 0;
         while done < place.len() {
             let offset = piece.offset + done as u64;
             let mut buffers = place.buffers(done, LONGEST_READ, MOST_BUFFERS);
             match self.open(piece.source)?.read_at(&mut buffers, offset) {
-                Ok(0) => return Err(self.ended(piece.source, offset, place.len() - done)),
+                Ok(0) => return Err(ended(source, offset, place.len() - done)),
                 Ok(count) => {
                     done += count;
-                    retries = 0;
+                    attempts.progressed();
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && retries < MOST_RETRIES =>
-                {
-                    std::thread::sleep(Duration::from_millis(1 << retries.min(9)));
-                    retries += 1;
-                }
-                Err(error)
-                    if error.kind() == io::ErrorKind::StaleNetworkFileHandle && !reopened =>
-                {
-                    // The file was replaced on the server. Opening it again compares what it
-                    // is now with what it was: only the same file is read on.
-                    self.open = None;
-                    reopened = true;
-                }
-                Err(error) => return Err(self.failed(error, piece.source, offset)),
+                Err(error) => match attempts.after(&error) {
+                    Next::Again => {}
+                    Next::Reopen => self.open = None,
+                    Next::Fail => return Err(failed(error, source, offset)),
+                },
             }
         }
         Ok(())
@@ -73,26 +61,14 @@ impl<'a> Positional<'a> {
         let current = self.open.take().filter(|(number, _)| *number == source);
         let opened = match current {
             Some((_, opened)) => opened,
-            None => self.sources[source].open()?,
+            None => {
+                let opened = self.sources[source].open()?;
+                (self.prepare)(&*opened);
+                opened
+            }
         };
         let (_, opened) = self.open.insert((source, opened));
         Ok(&**opened)
-    }
-
-    fn ended(&self, source: usize, offset: u64, missing: usize) -> Error {
-        let source = &self.sources[source];
-        if let Err(changed) = source.check_unchanged() {
-            return changed;
-        }
-        let kind = ErrorKind::Format(weightlift_index::ErrorKind::Truncated);
-        Error::new(kind, "the file ends before its tensors do")
-            .with("file", source.name())
-            .with("offset", offset)
-            .with("missing", missing)
-    }
-
-    fn failed(&self, error: io::Error, source: usize, offset: u64) -> Error {
-        Error::io(error, "read a file", self.sources[source].name()).with("offset", offset)
     }
 }
 

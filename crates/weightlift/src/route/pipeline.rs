@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{InFlight, OpenBlock, Place, Ring};
 use crate::plan::Plan;
-use crate::read::{Completed, Kind, Positional, ReadPiece, Reader};
-use crate::source::Source;
+use crate::read::{Access, Auto, Completed, Kind, ReadPiece, Reader};
 use crate::system::Threads;
 
 use super::activity::Activity;
@@ -30,7 +29,7 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 /// and are not bound to a scope.
 pub(crate) struct Job {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) sources: Arc<[Arc<dyn Source>]>,
+    pub(crate) access: Arc<Access>,
     pub(crate) readers: usize,
     pub(crate) end: End,
     pub(crate) stop: Arc<Stop>,
@@ -92,6 +91,8 @@ impl Stop {
 pub(crate) struct Measures {
     /// Bytes read, by source.
     pub(crate) read: Vec<u64>,
+    /// Bytes of these that were read past the page cache.
+    pub(crate) direct: u64,
     /// Threads that read.
     pub(crate) readers: usize,
     pub(crate) first_landed: Option<Instant>,
@@ -132,6 +133,7 @@ pub(crate) fn run(
     drain.armed = result.is_err();
     drop(drain);
     measures.read = run.read_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();
+    measures.direct = run.direct_bytes.load(Ordering::Relaxed);
     measures.reading = run.activity.reading();
     measures.waiting_for_bus = nanoseconds(&run.waiting_for_bus);
     measures.first_submitted = *lock(&run.first_submitted);
@@ -143,12 +145,13 @@ pub(crate) type Prepare<'p> = dyn FnMut(&dyn Fn() -> Duration) -> Result<()> + '
 
 struct Run {
     plan: Arc<Plan>,
-    sources: Arc<[Arc<dyn Source>]>,
+    access: Arc<Access>,
     staged: Option<Staged>,
     stop: Arc<Stop>,
     next_piece: AtomicUsize,
     blocks: Vec<BlockState>,
     read_bytes: Vec<AtomicU64>,
+    direct_bytes: AtomicU64,
     activity: Activity,
     /// Nanoseconds.
     waiting_for_bus: AtomicU64,
@@ -174,6 +177,9 @@ struct Filling {
     opening: bool,
 }
 
+/// A block that was opened, and the places of its pieces.
+type Opened = (OpenBlock, Vec<Option<Place>>);
+
 /// A block whose pieces are all read: on its way to the device, or in place.
 type Submitted = (usize, Option<InFlight>);
 
@@ -191,9 +197,10 @@ impl Run {
             blocks.push(BlockState { left, filling, opened: Condvar::new() });
         }
         Self {
-            read_bytes: job.sources.iter().map(|_| AtomicU64::new(0)).collect(),
+            read_bytes: job.access.sources().iter().map(|_| AtomicU64::new(0)).collect(),
+            direct_bytes: AtomicU64::new(0),
             plan: job.plan,
-            sources: job.sources,
+            access: job.access,
             staged,
             stop: job.stop,
             next_piece: AtomicUsize::new(0),
@@ -213,7 +220,7 @@ impl Run {
         }
         let most = self.staged.as_ref().map_or(1, |staged| staged.ring.blocks() as usize);
         let mut on_their_way = VecDeque::new();
-        let mut reader = Positional::new(&self.sources);
+        let mut reader = Auto::new(&self.access);
         // Not caught here: a panic on the calling thread, mostly in the caller's own code, is the
         // caller's. `Drain` sees to what is under way.
         let read = self.read_pieces(&mut reader, &mut |submitted| {
@@ -247,7 +254,7 @@ impl Run {
         for _ in 0..collector.measures.readers {
             let (run, sender) = (run.clone(), sender.clone());
             let work = Box::new(move || {
-                run.work(&mut Positional::new(&run.sources), &mut |submitted| {
+                run.work(&mut Auto::new(&run.access), &mut |submitted| {
                     // The receiver outlives the readers, or the caller panicked: then the ring
                     // and the drain see to what is under way.
                     let _ = sender.send(submitted);
@@ -290,11 +297,19 @@ impl Run {
             staged.ring.touch();
         }
         let mut under_way = 0;
+        // Taken, but there was no place for it yet.
+        let mut taken = None;
         loop {
             while under_way < reader.depth() && !self.stop.is_set() {
-                let number = self.next_piece.fetch_add(1, Ordering::Relaxed);
+                let next = || self.next_piece.fetch_add(1, Ordering::Relaxed);
+                let number = taken.take().unwrap_or_else(next);
                 let Some(piece) = self.plan.pieces.get(number) else { break };
-                let mut place = self.place(number)?;
+                // Who has reads under way does not wait for a block: it may be that those must
+                // end, and be taken note of, for a block to become free.
+                let Some(mut place) = self.place(number, under_way == 0)? else {
+                    taken = Some(number);
+                    break;
+                };
                 place.touch();
                 let (source, offset) = (piece.source.0 as usize, piece.offset);
                 self.activity.begin();
@@ -309,41 +324,49 @@ impl Run {
     }
 
     /// The place of piece `number`. Who asks first for a block's places opens the block; others
-    /// of the same block wait meanwhile.
-    fn place(&self, number: usize) -> Result<Place> {
+    /// of the same block wait meanwhile. `None` where that would take a wait that is not wished.
+    fn place(&self, number: usize, wait: bool) -> Result<Option<Place>> {
         let block = self.plan.pieces[number].block;
         let state = &self.blocks[block];
         let mut filling = lock(&state.filling);
         while let (Some(staged), true) = (&self.staged, filling.places.is_empty()) {
+            if filling.opening && !wait {
+                return Ok(None);
+            }
             if filling.opening {
                 filling = self.wait_for_opening(state, filling)?;
                 continue;
             }
             filling.opening = true;
             drop(filling);
-            let opened = self.open(block, staged);
+            let opened = self.open(block, staged, wait);
             filling = lock(&state.filling);
             filling.opening = false;
             state.opened.notify_all();
-            (filling.block, filling.places) = opened.map(|(open, places)| (Some(open), places))?;
+            let Some((open, places)) = opened? else { return Ok(None) };
+            (filling.block, filling.places) = (Some(open), places);
         }
         let first = self.plan.blocks[block].pieces.start;
         let place = filling.places.get_mut(number - first).and_then(Option::take);
-        place.ok_or_else(|| {
+        place.map(Some).ok_or_else(|| {
             Error::new(ErrorKind::Internal, "a piece was taken twice").with("piece", number)
         })
     }
 
-    /// Takes a block of the ring, with a place for every piece.
-    fn open(&self, block: usize, staged: &Staged) -> Result<(OpenBlock, Vec<Option<Place>>)> {
+    /// Takes a block of the ring, with a place for every piece; `None` where none is free and
+    /// waiting is not wished.
+    fn open(&self, block: usize, staged: &Staged, wait: bool) -> Result<Option<Opened>> {
         let started = Instant::now();
-        let open = staged.ring.acquire(&|| self.stop.is_set());
+        let open = match wait {
+            true => staged.ring.acquire(&|| self.stop.is_set()).map(Some),
+            false => staged.ring.try_acquire(),
+        };
         add(&self.waiting_for_bus, started);
-        let mut open = open?;
+        let Some(mut open) = open? else { return Ok(None) };
         let pieces = self.plan.pieces_of(block).iter();
         let places = pieces.map(|piece| open.place(piece.block_offset, piece.length).map(Some));
         let places = places.collect::<Result<_>>()?;
-        Ok((open, places))
+        Ok(Some((open, places)))
     }
 
     fn wait_for_opening<'f>(
@@ -361,8 +384,11 @@ impl Run {
     }
 
     fn completed(&self, completed: Completed, submitted: &mut dyn FnMut(Submitted)) -> Result<()> {
-        let Kind::Buffered = completed.result?;
+        let kind = completed.result?;
         let piece = &self.plan.pieces[completed.piece];
+        if kind == Kind::Direct {
+            self.direct_bytes.fetch_add(piece.length, Ordering::Relaxed);
+        }
         self.read_bytes[piece.source.0 as usize].fetch_add(piece.length, Ordering::Relaxed);
         // Before the count: whoever counts the last piece finds all places gone.
         drop(completed.place);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weightlift_index::{Encoding, Index, SourceId, SourceInfo};
 
-use super::{OpenSource, Source};
+use super::{Direct, OpenSource, Source};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Adds what the index asks for beyond files: a source for the bytes that it holds itself, and one
@@ -64,6 +64,10 @@ impl Source for Decoded {
 
     fn open(&self) -> Result<Box<dyn OpenSource>> {
         Ok(Box::new(OpenDecoded(self.bytes.clone())))
+    }
+
+    fn open_direct(&self) -> Result<Direct> {
+        Ok(Direct::InMemory)
     }
 
     fn check_unchanged(&self) -> Result<()> {

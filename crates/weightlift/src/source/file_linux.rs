@@ -2,10 +2,13 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Identity, OpenSource, Source};
+use rustix::fs::OFlags;
+
+use super::{Direct, Identity, OpenSource, Source, direct_linux};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A local file that is part of a model.
@@ -41,6 +44,12 @@ impl Source for LocalFile {
         Ok(Box::new(OpenFile(file)))
     }
 
+    fn open_direct(&self) -> Result<Direct> {
+        direct_linux::open(&self.path, |metadata| {
+            self.identity.compare(&identity(metadata), &self.name)
+        })
+    }
+
     fn check_unchanged(&self) -> Result<()> {
         let metadata = fs::metadata(&self.path).map_err(|error| {
             Error::io(error, "find a file again after reading it", self.path.display())
@@ -49,7 +58,7 @@ impl Source for LocalFile {
     }
 }
 
-struct OpenFile(File);
+pub(super) struct OpenFile(pub(super) File);
 
 impl OpenSource for OpenFile {
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
@@ -59,14 +68,27 @@ impl OpenSource for OpenFile {
             many => Ok(rustix::io::preadv(&self.0, many, offset)?),
         }
     }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
 }
 
-/// Opens without blocking on a pipe that nobody writes to, and refuses what is no regular file.
+/// Opens to read, and refuses what is no regular file.
 pub(super) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
+    let file = open_with(path, OFlags::empty());
+    regular(file.map_err(|error| Error::io(error, "open a file", path.display()))?, path)
+}
+
+/// Opens to read, without blocking on a pipe that nobody writes to.
+pub(super) fn open_with(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | flags).bits() as i32;
+    fs::OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// The file with its metadata, if it is a regular one.
+pub(super) fn regular(file: File, path: &Path) -> Result<(File, Metadata)> {
     let cannot = |error| Error::io(error, "open a file", path.display());
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file =
-        fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
     if metadata.is_file() {
         return Ok((file, metadata));

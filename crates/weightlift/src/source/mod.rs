@@ -5,10 +5,14 @@
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 
 use crate::error::{Error, ErrorKind, Result};
 
 mod derived;
+#[cfg(target_os = "linux")]
+mod direct_linux;
 #[cfg(target_os = "linux")]
 mod file_linux;
 mod folder;
@@ -16,6 +20,8 @@ mod formats;
 mod model;
 mod open;
 
+#[cfg(target_os = "linux")]
+pub(crate) use direct_linux::no_direct;
 #[cfg(target_os = "linux")]
 pub use file_linux::LocalFile;
 pub use model::{Model, OpenOptions};
@@ -32,9 +38,26 @@ pub trait Source: fmt::Debug + Send + Sync {
     /// model was opened, `NotRegular` if it cannot be read at an offset.
     fn open(&self) -> Result<Box<dyn OpenSource>>;
 
+    /// Opens it for reads past the page cache, with the same errors as [`open`](Self::open).
+    /// That it cannot be read so is no error but an answer.
+    fn open_direct(&self) -> Result<Direct> {
+        Ok(Direct::Unavailable("its bytes are not those of a file".to_owned()))
+    }
+
     /// Compares what the source is now with what it was when the model was opened; an error of
     /// kind `Changed` says in what it differs.
     fn check_unchanged(&self) -> Result<()>;
+}
+
+/// What came of opening a source for reads past the page cache.
+pub enum Direct {
+    /// Offsets, lengths and addresses of its reads must be multiples of what the file system
+    /// asks for.
+    Open(Box<dyn OpenSource>),
+    /// Its bytes are in memory: there is nothing to read past.
+    InMemory,
+    /// Why there is no such thing here.
+    Unavailable(String),
 }
 
 /// A source opened for one reader.
@@ -42,6 +65,12 @@ pub trait OpenSource: Send {
     /// Reads at `offset` into the buffers, in order; how many bytes came, 0 at the end. May
     /// come short and may be interrupted: whoever calls deals with both.
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize>;
+
+    /// The descriptor of a local file whose bytes are the source's own, at the same offsets.
+    #[cfg(unix)]
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// What makes a file the same file: compared before, while and after it is read.

@@ -1,6 +1,7 @@
 //! The engine as its users call it, on the host and on the fake driver.
 
 mod bytes;
+mod direct;
 mod driver;
 mod faults;
 mod host;

@@ -127,6 +127,35 @@ mod states {
     }
 
     #[test]
+    fn who_does_not_wait_takes_only_what_is_free_and_nobodys_turn() {
+        let slots = Arc::new(Slots::new(1));
+        assert_eq!(slots.try_acquire().unwrap(), Some(0));
+        assert_eq!(slots.try_acquire().unwrap(), None, "it is being filled");
+        slots.submit(0, Arc::new(Ends(true)));
+        assert_eq!(slots.try_acquire().unwrap(), None, "its copy is not waited for");
+        assert_eq!(slots.acquire(&|| false).unwrap(), 0);
+
+        // Somebody waits: the block is his although it is free.
+        let waiting = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                slots.acquire(&|| {
+                    waiting.store(true, Ordering::Relaxed);
+                    false
+                })
+            });
+            while !waiting.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            slots.abandon(0);
+            assert_eq!(slots.try_acquire().unwrap(), None);
+            assert_eq!(waiter.join().unwrap().unwrap(), 0);
+        });
+        slots.quarantine(0, &Error::new(ErrorKind::Cuda, "lost"));
+        assert_eq!(slots.try_acquire().unwrap_err().message(), "lost");
+    }
+
+    #[test]
     fn a_lost_copy_takes_its_block_out_of_use() {
         let slots = Slots::new(1);
         let submission = slots.submit(slots.acquire(&|| false).unwrap(), Arc::new(Ends(false)));

@@ -1,0 +1,175 @@
+//! What all readers of a load share: the sources, what is known of them, and what was learnt.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::DirectIo;
+use crate::source::Source;
+use crate::system::PAGE;
+
+/// What direct reads must be multiples of, in bytes; both are powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectAlignment {
+    /// Addresses in memory.
+    pub(crate) memory: u32,
+    /// Offsets in the file, and lengths.
+    pub(crate) offset: u32,
+}
+
+impl DirectAlignment {
+    /// What every disk and file system that we know of is content with, where nothing is known.
+    pub(crate) const USUAL: Self = Self { memory: PAGE as u32, offset: PAGE as u32 };
+
+    /// Reads that may begin and end anywhere.
+    pub(super) const NONE: Self = Self { memory: 1, offset: 1 };
+
+    /// Whether a buffer of `length` bytes that begins at a page can serve it.
+    fn fits(self, length: usize) -> bool {
+        let powers = self.memory.is_power_of_two() && self.offset.is_power_of_two();
+        powers && self.memory as usize <= PAGE && self.offset as usize <= length
+    }
+}
+
+/// What is known of a load's sources, by their numbers. Asked by several threads at once.
+pub(crate) trait Facts: Send + Sync {
+    /// What direct reads of the source must be multiples of; why it should have none otherwise.
+    fn alignment(&self, source: usize) -> Result<DirectAlignment, String>;
+
+    /// Whether it is known that all of a range is in the page cache.
+    fn is_cached(&self, source: usize, offset: u64, length: u64) -> bool;
+}
+
+/// Nothing.
+pub(crate) struct NoFacts;
+
+impl Facts for NoFacts {
+    fn alignment(&self, _source: usize) -> Result<DirectAlignment, String> {
+        Ok(DirectAlignment::USUAL)
+    }
+
+    fn is_cached(&self, _source: usize, _offset: u64, _length: u64) -> bool {
+        false
+    }
+}
+
+/// How a load's sources are read. One for all its readers.
+pub(crate) struct Access {
+    sources: Arc<[Arc<dyn Source>]>,
+    mode: DirectIo,
+    facts: Box<dyn Facts>,
+    refusals: Vec<Refusal>,
+    /// The reader that direct reads went through, and why not a better one.
+    engine: OnceLock<(&'static str, String)>,
+}
+
+/// A source that cannot be read directly.
+#[derive(Default)]
+struct Refusal {
+    why: OnceLock<String>,
+    /// Bytes that were read through the cache for that reason.
+    bytes: AtomicU64,
+}
+
+/// A reader's buffer for what cannot be read in place: as long as a piece of the usual size, so
+/// that a place whose address never fits takes one read and one copy a piece.
+///
+/// It lies in a huge page: into small ones a direct read of a MiB has 256 targets instead of one,
+/// and took three times the processor time (0.09 s a GiB instead of 0.03, medians of 7 on a virtual
+/// disk).
+pub(super) const BUFFER: usize = 1 << 20;
+
+/// What is mapped for one buffer, so that it lies in a huge page.
+pub(super) const BUFFER_REGION: u64 = 2 << 20;
+
+impl Access {
+    pub(crate) fn new(
+        sources: Arc<[Arc<dyn Source>]>,
+        mode: DirectIo,
+        facts: Box<dyn Facts>,
+    ) -> Self {
+        let refusals = sources.iter().map(|_| Refusal::default()).collect();
+        Self { sources, mode, facts, refusals, engine: OnceLock::new() }
+    }
+
+    pub(crate) fn sources(&self) -> &[Arc<dyn Source>] {
+        &self.sources
+    }
+
+    /// The sources that could not be read directly although that was wished, each once: number,
+    /// reason, and how many bytes were read through the cache instead.
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (usize, &str, u64)> {
+        self.refusals.iter().enumerate().filter_map(|(source, refusal)| {
+            let bytes = refusal.bytes.load(Ordering::Relaxed);
+            Some((source, refusal.why.get()?.as_str(), bytes))
+        })
+    }
+
+    /// What carried direct reads, `io_uring` or `one at a time`, and why; `None` where there were
+    /// none.
+    pub(crate) fn engine(&self) -> Option<(&'static str, &str)> {
+        self.engine.get().map(|(engine, why)| (*engine, why.as_str()))
+    }
+
+    pub(super) fn set_engine(&self, engine: &'static str, why: String) {
+        // Readers of one load can differ if one of them finds no memory for its queues: the first
+        // speaks for all.
+        let _ = self.engine.set((engine, why));
+    }
+
+    pub(super) fn source(&self, number: usize) -> &dyn Source {
+        &*self.sources[number]
+    }
+
+    /// Whether a range is to be read directly, as far as is known before it is tried.
+    pub(super) fn wants_direct(&self, source: usize, offset: u64, length: usize) -> bool {
+        match self.mode {
+            DirectIo::Off => false,
+            DirectIo::On => true,
+            DirectIo::Auto => {
+                !self.is_refused(source) && !self.facts.is_cached(source, offset, length as u64)
+            }
+        }
+    }
+
+    /// Whether what is read of the source through the cache goes on to where it was not read yet.
+    pub(super) fn reads_ahead(&self, source: usize) -> bool {
+        self.mode == DirectIo::Off || self.is_refused(source)
+    }
+
+    /// Whether the source is known to have no direct reads.
+    pub(super) fn is_refused(&self, source: usize) -> bool {
+        self.refusals[source].why.get().is_some()
+    }
+
+    /// The alignment of the source's direct reads, if a reader's buffer can serve it.
+    pub(super) fn alignment(&self, source: usize) -> Result<DirectAlignment, String> {
+        let alignment = self.facts.alignment(source)?;
+        if alignment.fits(BUFFER) {
+            return Ok(alignment);
+        }
+        let DirectAlignment { memory, offset } = alignment;
+        Err(format!("its alignment, {memory} bytes in memory and {offset} in the file, is too odd"))
+    }
+
+    /// The source cannot be read directly. What reads `length` bytes of it through the cache
+    /// instead may do so, unless direct reads are forced.
+    pub(super) fn refuse(&self, source: usize, why: &str) -> Result<()> {
+        if self.mode == DirectIo::On {
+            let message = "the file cannot be read past the page cache";
+            return Err(Error::new(ErrorKind::DirectIoUnavailable, message)
+                .with("file", self.sources[source].name())
+                .with("reason", why)
+                .hint("--direct-io auto reads such files through the cache"));
+        }
+        let _ = self.refusals[source].why.set(why.to_owned());
+        Ok(())
+    }
+
+    /// Counts bytes that were read through the cache, of a source that was refused.
+    pub(super) fn count(&self, source: usize, length: usize) {
+        if self.is_refused(source) {
+            self.refusals[source].bytes.fetch_add(length as u64, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The reader that chooses for each piece: through the page cache or past it.
+
+use std::collections::VecDeque;
+
+use super::access::Access;
+use super::direct_linux::{Direct, no_read_ahead};
+use super::positional::Positional;
+use super::uring_linux::Uring;
+use super::{Completed, Kind, ReadPiece, Reader};
+use crate::memory::Place;
+
+/// Reads what the page cache holds from there, and the rest past it, as the load's [`Access`]
+/// says.
+pub(crate) struct Auto<'a> {
+    access: &'a Access,
+    /// For what the cache holds: without read-ahead.
+    cached: Positional<'a>,
+    /// For sources of which everything is read through the cache.
+    plain: Positional<'a>,
+    /// Makes the reader with a queue; why there is none otherwise.
+    queue: Queue<'a>,
+    /// Made for the first piece that is read past the cache.
+    direct: Option<Box<dyn Reader + 'a>>,
+    /// What was read through the cache while `direct` has reads under way.
+    done: VecDeque<Completed>,
+}
+
+type Queue<'a> = fn(&'a Access, Kind) -> Result<(Uring<'a>, u32), String>;
+
+impl<'a> Auto<'a> {
+    pub(crate) fn new(access: &'a Access) -> Self {
+        Self::with_queue(access, Uring::new)
+    }
+
+    pub(super) fn with_queue(access: &'a Access, queue: Queue<'a>) -> Self {
+        let cached = Positional::prepared(access.sources(), no_read_ahead);
+        let plain = Positional::new(access.sources());
+        Self { access, cached, plain, queue, direct: None, done: VecDeque::new() }
+    }
+
+    fn direct(&mut self) -> &mut (dyn Reader + 'a) {
+        &mut **self.direct.get_or_insert_with(|| match (self.queue)(self.access, Kind::Direct) {
+            Ok((reader, entries)) => {
+                self.access.set_engine("io_uring", format!("a queue of {entries} entries"));
+                Box::new(reader)
+            }
+            Err(why) => {
+                self.access.set_engine("one at a time", why);
+                Box::new(Direct::new(self.access))
+            }
+        })
+    }
+}
+
+impl Reader for Auto<'_> {
+    fn depth(&self) -> usize {
+        self.direct.as_ref().map_or(1, |direct| direct.depth())
+    }
+
+    fn submit(&mut self, piece: ReadPiece, place: Place) {
+        let length = place.len();
+        if self.access.wants_direct(piece.source, piece.offset, length) {
+            return self.direct().submit(piece, place);
+        }
+        let reader = match self.access.reads_ahead(piece.source) {
+            true => &mut self.plain,
+            false => &mut self.cached,
+        };
+        reader.submit(piece, place);
+        let completed = reader.complete();
+        if completed.as_ref().is_some_and(|completed| completed.result.is_ok()) {
+            self.access.count(piece.source, length);
+        }
+        self.done.extend(completed);
+    }
+
+    fn complete(&mut self) -> Option<Completed> {
+        self.done.pop_front().or_else(|| self.direct.as_mut()?.complete())
+    }
+}
