@@ -133,6 +133,9 @@ pub(crate) struct Settings {
     /// How many threads read: auto (one a processor, at most 12) or 0 to 64; 0 pins no memory.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     reading_threads: Option<String>,
+    /// Whether files are read past the page cache: auto (what it does not hold), on or off.
+    #[arg(long, value_name = "WHEN", allow_negative_numbers = true)]
+    direct_io: Option<String>,
     /// Bytes of a block, the unit of copying; 16MiB unless given.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     block_size: Option<String>,
@@ -173,6 +176,7 @@ impl Settings {
             ("device", self.device.as_deref()),
             ("route", route),
             ("reading_threads", self.reading_threads.as_deref()),
+            ("direct_io", self.direct_io.as_deref()),
             ("block_size", self.block_size.as_deref()),
             ("piece_size", self.piece_size.as_deref()),
             ("staging_budget", self.staging_budget.as_deref()),

@@ -87,13 +87,15 @@ impl ReadingThreads {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DirectIo {
     /// What the page cache holds is read from there, and the rest past it where that can be done;
-    /// the report says where it could not, and why.
+    /// the report says where it could not, and why. Files in memory, on a network, behind a FUSE
+    /// server, on a disk that rotates or on a file system that is not known are read through it,
+    /// and so are files of which nobody tells what the cache holds.
+    #[default]
     Auto,
     /// Everything is read past the page cache; where that cannot be done the load is an error of
     /// kind `DirectIoUnavailable`.
     On,
     /// Everything is read through the page cache.
-    #[default]
     Off,
 }
 
@@ -134,8 +136,7 @@ pub struct Options {
     /// `PinFailed` where the driver refuses. The memory stays pinned as long as a tensor of the
     /// load lives; whoever copies from it keeps one until the copies are over.
     pub pin_host: bool,
-    /// Whether files are read past the page cache. Not named in [`NAMES`](Self::NAMES) yet.
-    #[doc(hidden)]
+    /// Whether files are read past the page cache.
     pub direct_io: DirectIo,
     block_size: u64,
     piece_size: Option<u64>,
@@ -149,7 +150,7 @@ impl Default for Options {
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
             pin_host: false,
-            direct_io: DirectIo::Off,
+            direct_io: DirectIo::Auto,
             // 16 MiB blocks and 48 MiB in all: the first load of a process is a percent faster
             // than with 64 MiB, which take longer to touch and to pin, and copies of 8 MiB are a
             // percent slower than those of 16 (docs/benchmarks.md).
@@ -162,10 +163,11 @@ impl Default for Options {
 
 impl Options {
     /// The names of all settings, in the order in which they print.
-    pub const NAMES: [&'static str; 7] = [
+    pub const NAMES: [&'static str; 8] = [
         "device",
         "route",
         "reading_threads",
+        "direct_io",
         "pin_host",
         "block_size",
         "piece_size",
@@ -179,6 +181,7 @@ impl Options {
             "device" => self.device = value.parse()?,
             "route" => self.route = value.parse()?,
             "reading_threads" => self.reading_threads = value.parse()?,
+            "direct_io" => self.direct_io = value.parse()?,
             "pin_host" => self.pin_host = switch(name, value)?,
             "block_size" => self.set_block_size(size(name, value)?)?,
             "piece_size" if value == "auto" => self.set_piece_size(None)?,
@@ -241,6 +244,7 @@ impl Options {
             "device" => self.device.to_string(),
             "route" => self.route.to_string(),
             "reading_threads" => self.reading_threads.to_string(),
+            "direct_io" => self.direct_io.to_string(),
             "pin_host" => if self.pin_host { "on" } else { "off" }.to_owned(),
             "block_size" => format_size(self.block_size),
             "piece_size" => self.piece_size.map_or_else(|| "auto".to_owned(), format_size),
@@ -273,6 +277,29 @@ impl FromStr for Options {
             options.set(name, value)?;
         }
         Ok(options)
+    }
+}
+
+impl FromStr for DirectIo {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(refused("direct_io", text, "auto, on or off")),
+        }
+    }
+}
+
+impl fmt::Display for DirectIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        })
     }
 }
 
@@ -437,10 +464,11 @@ mod tests {
 
     #[test]
     fn every_setting_prints_to_what_sets_it_again() {
-        let values: [(&str, &[&str]); 7] = [
+        let values: [(&str, &[&str]); 8] = [
             ("device", &["auto", "host", "cuda", "cuda:0", "cuda:17"]),
             ("route", &["auto", "host", "pageable", "pinned"]),
             ("reading_threads", &["auto", "0", "1", "2", "64"]),
+            ("direct_io", &["auto", "on", "off"]),
             ("pin_host", &["on", "off"]),
             ("block_size", &["4KiB", "4097", "1000000", "12KiB", "16MiB", "1GiB"]),
             ("piece_size", &["auto", "4KiB", "1MiB", "1020KiB"]),
@@ -458,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_refused_value_leaves_the_earlier_one() {
-        let refused: [(&str, &[&str]); 7] = [
+        let refused: [(&str, &[&str]); 8] = [
             (
                 "device",
                 &["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "CUDA", "cuda:4294967296"],
@@ -468,6 +496,7 @@ mod tests {
                 "reading_threads",
                 &["", "65", "256", "-1", "+1", "1.0", "four", "18446744073709551616"],
             ),
+            ("direct_io", &["", "yes", "true", "1", "Auto"]),
             ("pin_host", &["", "yes", "true", "1", "On"]),
             ("block_size", &["0", "1000", "4095", "2GiB", "16Mi", "-4096", "1e6"]),
             ("piece_size", &["0", "100", "99999999999999999999"]),

@@ -21,7 +21,7 @@ use crate::device::{CopyQueue, Device, DeviceId, Location};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{DeviceChoice, ReadingThreads, Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
-use crate::read::{Access, Kind, NoFacts};
+use crate::read::{Access, FileFacts, Kind};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
 use crate::route::{self, Cancelled, End, Job, Measures, Prepare, Staged, Stop, Targets};
 use crate::source::Model;
@@ -395,12 +395,13 @@ impl Conductor<'_, '_> {
             }
         };
         let mode = self.engine.options.direct_io;
-        let access = Arc::new(Access::new(sources.clone(), mode, Box::new(NoFacts)));
+        let access =
+            Arc::new(Access::new(sources.clone(), mode, Box::new(FileFacts::new(sources.clone()))));
         let (access_of_job, stop) = (access.clone(), stop.clone());
         let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
         let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
         if result.is_ok() {
-            note(&access, self.report);
+            note(&access, sources_of(plan), self.report);
         }
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
@@ -441,7 +442,11 @@ fn begin_to_pin(
 }
 
 /// What was learnt of reads past the page cache.
-fn note(access: &Access, report: &mut Report) {
+fn note(access: &Access, read: Vec<usize>, report: &mut Report) {
+    let rules = access.rules(read.into_iter());
+    if !rules.is_empty() {
+        report.decide("reads", Kind::Buffered.name(), rules.join("; "));
+    }
     for (source, why, bytes) in access.refusals() {
         report.fallbacks.push(Fallback {
             from: Kind::Direct.name().to_owned(),

@@ -38,18 +38,10 @@ pub(crate) trait Facts: Send + Sync {
 
     /// Whether it is known that all of a range is in the page cache.
     fn is_cached(&self, source: usize, offset: u64, length: u64) -> bool;
-}
 
-/// Nothing.
-pub(crate) struct NoFacts;
-
-impl Facts for NoFacts {
-    fn alignment(&self, _source: usize) -> Result<DirectAlignment, String> {
-        Ok(DirectAlignment::USUAL)
-    }
-
-    fn is_cached(&self, _source: usize, _offset: u64, _length: u64) -> bool {
-        false
+    /// Why the source is read through the cache unless direct reads are forced, if it is.
+    fn buffered(&self, _source: usize) -> Option<&str> {
+        None
     }
 }
 
@@ -127,14 +119,32 @@ impl Access {
             DirectIo::Off => false,
             DirectIo::On => true,
             DirectIo::Auto => {
-                !self.is_refused(source) && !self.facts.is_cached(source, offset, length as u64)
+                !self.is_refused(source)
+                    && self.facts.buffered(source).is_none()
+                    && !self.facts.is_cached(source, offset, length as u64)
             }
         }
     }
 
     /// Whether what is read of the source through the cache goes on to where it was not read yet.
     pub(super) fn reads_ahead(&self, source: usize) -> bool {
-        self.mode == DirectIo::Off || self.is_refused(source)
+        match self.mode {
+            DirectIo::Off => true,
+            DirectIo::On => false,
+            DirectIo::Auto => self.is_refused(source) || self.facts.buffered(source).is_some(),
+        }
+    }
+
+    /// Why sources that were read are read through the cache by rule, each reason once; empty
+    /// unless the choice was free.
+    pub(crate) fn rules(&self, read: impl Iterator<Item = usize>) -> Vec<&str> {
+        let mut rules = Vec::new();
+        if self.mode == DirectIo::Auto {
+            rules.extend(read.filter_map(|source| self.facts.buffered(source)));
+            rules.sort_unstable();
+            rules.dedup();
+        }
+        rules
     }
 
     /// Whether the source is known to have no direct reads.

@@ -4,6 +4,8 @@ mod access;
 mod auto;
 #[cfg(target_os = "linux")]
 mod direct_linux;
+#[cfg(target_os = "linux")]
+mod facts_linux;
 mod positional;
 mod retry;
 mod spans;
@@ -15,8 +17,10 @@ mod uring_linux;
 use crate::error::Result;
 use crate::memory::Place;
 
-pub(crate) use access::{Access, NoFacts};
+pub(crate) use access::Access;
 pub(crate) use auto::Auto;
+#[cfg(target_os = "linux")]
+pub(crate) use facts_linux::FileFacts;
 
 /// Reads pieces into places. One reader thread owns one reader.
 ///

@@ -71,7 +71,8 @@ fn a_stale_handle_is_opened_again_once() {
     let loader = Loader::new(options("reading_threads=1,piece_size=4KiB"));
     let (model, sources) = in_memory(vec![(specs(), Fault::Errno(3, ESTALE))]);
     assert_same(&loader.load_model(&model, on_host()).unwrap(), &specs());
-    assert_eq!(sources[0].opened(), 2);
+    // To see what it lies on, to read, and once more.
+    assert_eq!(sources[0].opened(), 3);
     // Twice stale is a server's fault that is not waited out.
     let (model, _) = in_memory(vec![(specs(), Fault::Stale)]);
     let error = loader.load_model(&model, on_host()).unwrap_err();
