@@ -6,6 +6,7 @@ mod writer;
 
 use common::{Values, assert_error};
 use proptest::prelude::*;
+use fuzz_targets::memory::measure;
 use weightlift_index::onnx::{parse, recognises};
 use weightlift_index::{Bytes, Error, ErrorKind, Format, Limits, Value};
 use writer::{
@@ -298,6 +299,26 @@ fn a_tensor_that_contradicts_itself_is_refused() {
     for (tensor, kind, values) in table {
         let file = one(tensor);
         assert_error(index(&file), kind, &[values, &[("tensor", "w")]].concat());
+    }
+}
+
+// A value of one byte becomes eight, and while it did there were 16 to 24: a list that doubled, and
+// a copy of it. What is decoded is the peak now.
+#[test]
+fn decoding_takes_eight_times_the_bytes_and_little_more() {
+    const VALUES: usize = 1_000_000;
+    // Beside it there is a buffer of 1 MiB, and what is kept of a tensor.
+    for tensors in [1, 3, 1000] {
+        let each = vec![1; VALUES / tensors];
+        let all: Vec<_> = (0..tensors)
+            .map(|i| tensor(&format!("t{i}"), 7, &[each.len() as u64]).packed(7, &each))
+            .collect();
+        let file = model(&graph(&all)).0;
+        let (found, usage) = measure(|| index(&file).unwrap());
+        assert_eq!(found.bytes(), (8 * each.len() * tensors) as u64);
+        let most = if tensors == 1 { 8.0 } else { 8.5 } * VALUES as f64 + (3 << 19) as f64;
+        assert!((usage.peak as f64) < most, "{tensors}: {usage:?}");
+        assert!(usage.kept >= 8 * (VALUES / tensors * tensors) as i64, "{usage:?}");
     }
 }
 

@@ -62,7 +62,8 @@ pub struct Model {
 /// Reads a model.
 ///
 /// Time is linear in the number of messages and in the bytes of values that have to be decoded;
-/// memory is bounded by what is kept of each tensor and by eight times the bytes of those values.
+/// memory is bounded by what is kept of each tensor and by eight times the bytes of those values, or
+/// eight and a half where they are many tensors.
 ///
 /// # Errors
 ///
@@ -133,7 +134,9 @@ impl Model {
         index.sources.extend(files.map(|(name, length)| SourceInfo::file(name, *length)));
         let decoded_source = SourceId(u32::try_from(index.sources.len()).unwrap_or(u32::MAX));
         if !self.decoded.is_empty() {
-            index.sources.push(SourceInfo::decoded(name, self.decoded));
+            let mut decoded = self.decoded;
+            decoded.shrink_to_fit();
+            index.sources.push(SourceInfo::decoded(name, decoded));
         }
         let place = |(name, tensor): (Box<str>, tensor::Tensor)| {
             let (source, offset, length) = match tensor.place {
