@@ -43,6 +43,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 
+use crate::detect::{Kind, other_kind, sniff};
 use crate::share::{self, Placed};
 use crate::{Bytes, Error, ErrorKind, Format, Index, Limits, SourceId, SourceInfo, Value};
 
@@ -69,6 +70,7 @@ pub struct Model {
 ///
 /// With `tensor` where it is about one, and `offset` where something is malformed:
 ///
+/// - [`ErrorKind::UnknownFormat`] for what is another file and no message, naming what was `found`;
 /// - [`ErrorKind::InvalidHeader`] for what is not a message, or contradicts the rules of the
 ///   [module](self);
 /// - [`ErrorKind::Truncated`] if the file ends inside a message;
@@ -83,7 +85,9 @@ pub struct Model {
 /// - what reading `bytes` fails with.
 pub fn parse(bytes: &mut dyn Bytes, limits: &Limits) -> Result<Model, Error> {
     let mut walk = graph::Walk::new(wire::Reader::new(bytes, limits));
-    walk.model()?;
+    if let Err(error) = walk.model() {
+        return Err(other_file(bytes, error));
+    }
     let names = names::assign(walk.naming, &walk.scopes)?;
     Ok(Model {
         tensors: names.into_iter().zip(walk.tensors).collect(),
@@ -91,6 +95,22 @@ pub fn parse(bytes: &mut dyn Bytes, limits: &Limits) -> Result<Model, Error> {
         decoded: walk.decoded,
         metadata: walk.metadata,
     })
+}
+
+/// Says what a file is that is no model, where its first bytes tell. It is looked at only now: as
+/// there is no mark that a model begins with, one may begin as something else does.
+fn other_file(bytes: &mut dyn Bytes, error: Error) -> Error {
+    let about_form = matches!(error.kind(), ErrorKind::InvalidHeader | ErrorKind::Truncated);
+    let mut first = vec![0; bytes.length().min(4096) as usize];
+    if !about_form || error.get("tensor").is_some() || bytes.read_at(0, &mut first).is_err() {
+        return error;
+    }
+    match sniff(&first) {
+        Kind::Onnx | Kind::Unknown => error,
+        kind => {
+            other_kind(ErrorKind::UnknownFormat, "this is not an ONNX model", kind).because(error)
+        }
+    }
 }
 
 /// A file that is shorter may be the pointer that Git LFS leaves in the place of a file.

@@ -33,7 +33,7 @@ mod zip;
 use std::ops::Range;
 
 use self::zip::Archive;
-use crate::detect::{Kind, sniff};
+use crate::detect::{Kind, other_kind, sniff};
 use crate::limits::{self, Limits};
 use crate::{Bytes, Error, ErrorKind, Format, Index, SourceInfo};
 
@@ -97,13 +97,9 @@ fn refuse_others(bytes: &mut dyn Bytes) -> Result<(), Error> {
     match sniff(&first) {
         Kind::Zip => Ok(()),
         kind => {
-            let error = Error::new(ErrorKind::UnknownFormat, "this is not a PyTorch checkpoint")
-                .with("found", kind.name());
-            let hint = if kind == Kind::Pickle { Some(convert) } else { kind.hint() };
-            Err(match hint {
-                Some(hint) => error.hint(hint),
-                None => error,
-            })
+            let message = "this is not a PyTorch checkpoint";
+            let error = other_kind(ErrorKind::UnknownFormat, message, kind);
+            Err(if kind == Kind::Pickle { error.hint(convert) } else { error })
         }
     }
 }

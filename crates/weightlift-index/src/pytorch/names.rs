@@ -298,7 +298,9 @@ impl Walk<'_> {
     fn count_text(&mut self, bytes: usize) -> Result<(), Error> {
         self.text = self.text.saturating_add(bytes as u64);
         if self.text > self.room.text {
-            return Err(self.no_room("the names of the tensors are too long for the length of the checkpoint's pickle"));
+            return Err(self.no_room(
+                "the names of the tensors are too long for the length of the checkpoint's pickle",
+            ));
         }
         if self.text <= self.limits.header_bytes {
             return Ok(());

@@ -28,7 +28,8 @@ pub(super) fn open(path: &Path, options: &OpenOptions, threads: &mut Threads) ->
     let metadata =
         fs::metadata(path).map_err(|error| Error::io(error, "find the model", path.display()))?;
     if metadata.is_dir() {
-        let folder = Arc::new(Folder::open(path, options.follow_links)?.and_then(&options.search_dirs)?);
+        let folder =
+            Arc::new(Folder::open(path, options.follow_links)?.and_then(&options.search_dirs)?);
         return open_folder(path, &mut Site { folder, options, threads });
     }
     let folder = Folder::of_file(path, options.follow_links)?.and_then(&options.search_dirs)?;

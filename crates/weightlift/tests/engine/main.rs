@@ -3,6 +3,7 @@
 mod bytes;
 mod driver;
 mod faults;
+mod kinds;
 mod memory;
 mod plans;
 mod sharing;
