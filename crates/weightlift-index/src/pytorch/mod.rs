@@ -14,6 +14,9 @@
 //!   of it they use: views and tied tensors share it.
 //! - A tensor whose elements lie apart or in another order keeps its strides; none is negative.
 //! - A storage's record has at least the bytes that the pickle gives it.
+//! - Containers may stand in several places, and each way to a tensor is a name of it. There are
+//!   bounds on that by the length of the pickle, which `names` gives with the reasons: a state dict
+//!   may stand under ten keys, a thousand under a thousand may not.
 //! - What is no tensor, such as the number of an epoch, is passed over.
 //! - Where a file comes from a big-endian machine, storages are
 //!   [swapped](crate::Encoding::Swapped) by the type of the tensors in them, which must then be of

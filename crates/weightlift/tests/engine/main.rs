@@ -2,10 +2,12 @@
 
 mod bytes;
 mod driver;
+mod elsewhere;
 mod faults;
 mod kinds;
 mod memory;
 mod plans;
+mod shared;
 mod sharing;
 mod sources;
 mod stopping;
