@@ -69,8 +69,9 @@ pub fn parse(bytes: &mut dyn Bytes, name: &str, limits: &Limits) -> Result<Index
     refuse_others(bytes)?;
     let records = Records::open(bytes, limits)?;
     let pickle = records.pickle(bytes, limits)?;
-    let heap = pickle::read(&pickle, limits)?;
+    let mut heap = pickle::read(&pickle, limits)?;
     let tensors = names::find(&heap, limits)?;
+    heap.keep_tensors();
     let mut index = Index {
         format: Some(Format::PyTorch),
         sources: vec![SourceInfo::file(name, bytes.length())],
