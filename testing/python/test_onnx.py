@@ -191,7 +191,7 @@ CASES = [
         "NUL", at("w.bin\0", length=16), "UnsafePath", "the reference opens another name, `w.bin`"
     ),
     Case("address", at("*/_ORT_MEM_ADDR_/*", offset=4096, length=16), "UnsafePath"),
-    Case("missing file", at("gone.bin", length=16), "FileNotFound"),
+    Case("missing file", at("gone.bin", length=16), "MissingWeights"),
     # ON-02
     Case("no length", at(offset=0), data=DATA[:16]),
     Case("no length, more data", at(offset=0), laxer=LENGTH),

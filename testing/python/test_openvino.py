@@ -140,3 +140,10 @@ def test_an_error_of_the_weights_says_what_and_where(weightlift, openvino, tmp_p
     path.with_suffix(".bin").unlink()
     error = weightlift.load(path, "--device", "host").expect(1).json()["error"]
     assert error["kind"] == "MissingWeights"
+    context = error["context"]
+    assert (context["file"], context["named_by"], context["files"]) == (
+        "model.bin",
+        "model.xml",
+        "model.bin",
+    )
+    assert "--search-dir" in error["hint"]

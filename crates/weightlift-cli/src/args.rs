@@ -119,6 +119,10 @@ pub(crate) struct ModelArgs {
     /// Allow links that lead out of the model's folder.
     #[arg(long)]
     follow_links: bool,
+    /// A folder to look into for files that the model names and its own folder lacks; may be given
+    /// more than once.
+    #[arg(long, value_name = "DIR")]
+    search_dir: Vec<PathBuf>,
     /// Longest header that is read, 100MB unless set.
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     header_limit: Option<String>,
@@ -156,6 +160,7 @@ impl ModelArgs {
         let mut options = OpenOptions::default();
         options.ignore_index = self.ignore_index;
         options.follow_links = self.follow_links;
+        options.search_dirs.clone_from(&self.search_dir);
         options.format = match self.format.as_deref() {
             None | Some("auto") => None,
             Some(format) => Some(format.parse().map_err(|_| format_refused(format))?),

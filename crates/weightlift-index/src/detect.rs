@@ -57,18 +57,31 @@ impl Kind {
         }
     }
 
-    /// What to do with such a file when a safetensors file was wanted, if anything is known.
+    /// What to do with such a file when another kind was wanted, if anything is known.
     pub(crate) fn hint(self) -> Option<&'static str> {
         match self {
             Kind::LfsPointer => Some("fetch the file itself with `git lfs pull`"),
-            Kind::Html | Kind::Xml | Kind::Text => {
-                Some("look into the file: a download may have stored a message in its place")
-            }
-            Kind::Zip | Kind::Pickle | Kind::Gguf | Kind::Onnx => {
+            Kind::Html | Kind::Xml | Kind::Json | Kind::Text => Some(LOOK),
+            Kind::Safetensors | Kind::Zip | Kind::Pickle | Kind::Gguf | Kind::Onnx => {
                 Some("rename the file, or say what it is with --format (OpenOptions::format)")
             }
-            _ => None,
+            Kind::Gzip => Some("unpack the file"),
+            Kind::Hdf5 | Kind::Numpy => Some("convert it to safetensors with what wrote it"),
+            Kind::Unknown => None,
         }
+    }
+}
+
+/// For whatever may have been meant to be read by people.
+pub(crate) const LOOK: &str =
+    "look into the file: a download may have stored a message in its place";
+
+/// The error of a file that is of another kind than the one that was wanted.
+pub(crate) fn other_kind(kind: ErrorKind, message: &str, found: Kind) -> Error {
+    let error = Error::new(kind, message).with("found", found.name());
+    match found.hint() {
+        Some(hint) => error.hint(hint),
+        None => error,
     }
 }
 
@@ -109,6 +122,7 @@ pub fn format_of(first_bytes: &[u8], name: &str) -> Result<Format, Error> {
 pub fn refuse_stand_in(first_bytes: &[u8]) -> Result<(), Error> {
     match sniff(first_bytes) {
         kind @ (Kind::LfsPointer | Kind::Html) => Err(no_model(kind, false)),
+        kind if first_bytes.is_empty() => Err(no_model(kind, true)),
         _ => Ok(()),
     }
 }
@@ -117,7 +131,8 @@ fn no_model(kind: Kind, empty: bool) -> Error {
     let found = if empty { "an empty file" } else { kind.name() };
     let error = Error::new(ErrorKind::UnknownFormat, "this is no model file").with("found", found);
     let raw = "`--format raw` loads any file as one tensor of bytes";
-    error.hint(kind.hint().filter(|_| !empty).unwrap_or(raw))
+    let hint = if empty { "fetch the file again" } else { kind.hint().unwrap_or(raw) };
+    error.hint(hint)
 }
 
 /// What the name of a file promises.

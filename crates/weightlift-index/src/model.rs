@@ -45,7 +45,10 @@ pub struct SourceInfo {
     pub length: u64,
     /// The bytes themselves, where the file has them only in another form, numbers written as
     /// variable-length integers for example. Offsets count in these then, not in the file.
-    pub decoded: Option<Arc<[u8]>>,
+    ///
+    /// A list behind the reference, and not the bytes themselves, because those would have to be
+    /// copied there: for a moment they would take twice their memory.
+    pub decoded: Option<Arc<Vec<u8>>>,
 }
 
 impl SourceInfo {
@@ -55,9 +58,8 @@ impl SourceInfo {
     }
 
     /// Bytes that the file of this name holds in another form.
-    pub fn decoded(name: impl Into<Box<str>>, bytes: impl Into<Arc<[u8]>>) -> Self {
-        let bytes = bytes.into();
-        Self { name: name.into(), length: bytes.len() as u64, decoded: Some(bytes) }
+    pub fn decoded(name: impl Into<Box<str>>, bytes: Vec<u8>) -> Self {
+        Self { name: name.into(), length: bytes.len() as u64, decoded: Some(Arc::new(bytes)) }
     }
 }
 

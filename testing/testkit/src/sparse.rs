@@ -14,23 +14,21 @@ const APART: u64 = 7 << 20;
 /// And are this many at a time: over page borders, wherever they start.
 const ISLAND: usize = 9000;
 
-/// A file of U8 tensors `t0`, `t1`, ..., mostly holes. Removed when dropped.
+/// A file of tensors of bytes `t0`, `t1`, ..., mostly holes. Removed when dropped.
 #[derive(Debug)]
 pub struct Sparse {
     _folder: TempDir,
     path: PathBuf,
-    data: u64,
-    lengths: Vec<u64>,
+    /// Where each tensor begins, and how many bytes it has.
+    tensors: Vec<(u64, u64)>,
 }
 
 impl Sparse {
-    /// Tensors of these lengths, one behind the other.
+    /// A safetensors file with tensors of these lengths, one behind the other.
     ///
     /// The last bytes of every tensor are real ones: a load that stops short loses them, and a
     /// hole, which reads as zeros, would not tell.
     pub fn new(lengths: &[u64], seed: u64) -> Self {
-        let folder = TempDir::new().expect("a temporary folder");
-        let path = folder.path().join("model.safetensors");
         let mut end = 0;
         let entries: Vec<String> = lengths
             .iter()
@@ -43,15 +41,43 @@ impl Sparse {
                 )
             })
             .collect();
-        let header = format!("{{{}}}", entries.join(","));
+        let json = format!("{{{}}}", entries.join(","));
+        let header = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();
+        Self::write("model.safetensors", &header, lengths, 1, seed)
+    }
+
+    /// The same in a GGUF file, whose tensors begin at multiples of 32 and are of type I8.
+    pub fn gguf(lengths: &[u64], seed: u64) -> Self {
+        const ALIGNMENT: u64 = 32;
+        let mut header = b"GGUF\x03\0\0\0".to_vec();
+        header.extend((lengths.len() as u64).to_le_bytes());
+        header.extend(0_u64.to_le_bytes()); // metadata
+        let mut at = 0_u64;
+        for (number, length) in lengths.iter().enumerate() {
+            let name = format!("t{number}");
+            header.extend((name.len() as u64).to_le_bytes());
+            header.extend(name.as_bytes());
+            header.extend(1_u32.to_le_bytes()); // dimensions
+            header.extend(length.to_le_bytes());
+            header.extend(24_u32.to_le_bytes()); // I8
+            header.extend(at.to_le_bytes());
+            at = (at + length).next_multiple_of(ALIGNMENT);
+        }
+        header.resize(header.len().next_multiple_of(ALIGNMENT as usize), 0);
+        Self::write("model.gguf", &header, lengths, ALIGNMENT, seed)
+    }
+
+    /// A file of that header, and tensors that begin at multiples of `alignment` after it.
+    fn write(name: &str, header: &[u8], lengths: &[u64], alignment: u64, seed: u64) -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        let path = folder.path().join(name);
         let mut file = File::create(&path).expect("a file in it");
-        file.write_all(&(header.len() as u64).to_le_bytes()).expect("the header's length");
-        file.write_all(header.as_bytes()).expect("the header");
-        let data = 8 + header.len() as u64;
-        file.set_len(data + end).expect("a length without bytes");
+        file.write_all(header).expect("the header");
         let mut random = Random::new(seed);
-        let mut start = data;
+        let mut start = header.len() as u64;
+        let mut tensors = Vec::new();
         for length in lengths {
+            start = start.next_multiple_of(alignment);
             let mut at = random.below(APART);
             while at + ISLAND as u64 <= *length {
                 file.write_all_at(&random.bytes(ISLAND), start + at).expect("real bytes");
@@ -59,9 +85,12 @@ impl Sparse {
             }
             let last = ISLAND.min(*length as usize);
             file.write_all_at(&random.bytes(last), start + length - last as u64).expect("the end");
+            tensors.push((start, *length));
             start += length;
         }
-        Self { _folder: folder, path, data, lengths: lengths.to_vec() }
+        // GGUF fills up behind the last tensor as behind any other.
+        file.set_len(start.next_multiple_of(alignment)).expect("a length without bytes");
+        Self { _folder: folder, path, tensors }
     }
 
     /// What to load.
@@ -71,15 +100,14 @@ impl Sparse {
 
     /// Bytes of all tensors.
     pub fn bytes(&self) -> u64 {
-        self.lengths.iter().sum()
+        self.tensors.iter().map(|(_, length)| length).sum()
     }
 
     /// Reads tensor `number` from the file, a mebibyte at a time: each part with its offset in
     /// the tensor.
     pub fn read(&self, number: usize, mut part: impl FnMut(u64, &[u8])) {
         let file = File::open(&self.path).expect("the file");
-        let start = self.data + self.lengths[..number].iter().sum::<u64>();
-        let length = self.lengths[number];
+        let (start, length) = self.tensors[number];
         let mut buffer = vec![0; 1 << 20];
         let mut at = 0;
         while at < length {

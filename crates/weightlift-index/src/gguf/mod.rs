@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 
 pub use split::{check_set, part_names};
 
-use crate::detect::sniff;
+use crate::detect::{other_kind, sniff};
 use crate::share::{self, Placed};
 use crate::{Bytes, Dtype, Error, ErrorKind, Format, Index, Limits, SourceId, SourceInfo, Value};
 use reader::Reader;
@@ -167,13 +167,7 @@ fn refuse_other_formats(bytes: &mut dyn Bytes) -> Result<(), Error> {
     if first.starts_with(MAGIC) || MAGIC.starts_with(first) {
         return Ok(());
     }
-    let kind = sniff(first);
-    let error =
-        Error::new(ErrorKind::UnknownFormat, "this is not a GGUF file").with("found", kind.name());
-    Err(match kind.hint() {
-        Some(hint) => error.hint(hint),
-        None => error,
-    })
+    Err(other_kind(ErrorKind::UnknownFormat, "this is not a GGUF file", sniff(first)))
 }
 
 fn version(version: u32) -> Result<u32, Error> {

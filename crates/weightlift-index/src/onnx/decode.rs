@@ -22,6 +22,7 @@ pub(super) fn values(
         return strings(reader, fields, elements, out);
     }
     let mut packer = Packer::new(dtype, elements, out);
+    packer.reserve(fields);
     for range in fields {
         let mut message = Message::new(range.clone());
         while let Some(field) = reader.next(&mut message)? {
@@ -75,6 +76,20 @@ impl<'a> Packer<'a> {
             bits => (bits, elements),
         };
         Self { out, bits, width, expected, count: 0, pending: 0, pending_bits: 0 }
+    }
+
+    /// Takes memory for what these fields can hold at most. To let a list double as it grows would
+    /// take up to twice of what it has at the end, and a value of one byte has eight already.
+    fn reserve(&mut self, fields: &[Range<u64>]) {
+        let bytes = fields.iter().fold(0, |sum: u64, range| sum + (range.end - range.start));
+        // A value has at least a byte in the file; floats are counted in bytes.
+        let values = self.expected.min(bytes);
+        let size = if self.width > 0 { 1 } else { u64::from(self.bits.div_ceil(8)) };
+        let size = usize::try_from(values.saturating_mul(size)).unwrap_or(usize::MAX);
+        if self.out.capacity() - self.out.len() < size {
+            // And a part of what is there, so that many small tensors do not copy it each time.
+            self.out.reserve_exact(size.max(self.out.len() / 16));
+        }
     }
 
     /// Counts values, of which there may not be more than expected.

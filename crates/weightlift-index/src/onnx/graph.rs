@@ -70,7 +70,8 @@ impl<'a> Walk<'a> {
             }
         }
         if !has_graph {
-            return Err(malformed("the model has no graph", 0));
+            return Err(malformed("the model has no graph", 0)
+                .hint("the file is cut short, or not an ONNX model"));
         }
         if !self.operator_sets.is_empty() {
             let sets = std::mem::take(&mut self.operator_sets);

@@ -43,6 +43,7 @@ mod wire;
 
 use std::collections::BTreeMap;
 
+use crate::detect::{Kind, other_kind, sniff};
 use crate::share::{self, Placed};
 use crate::{Bytes, Error, ErrorKind, Format, Index, Limits, SourceId, SourceInfo, Value};
 
@@ -62,12 +63,14 @@ pub struct Model {
 /// Reads a model.
 ///
 /// Time is linear in the number of messages and in the bytes of values that have to be decoded;
-/// memory is bounded by what is kept of each tensor and by eight times the bytes of those values.
+/// memory is bounded by what is kept of each tensor and by eight times the bytes of those values, or
+/// eight and a half where they are many tensors.
 ///
 /// # Errors
 ///
 /// With `tensor` where it is about one, and `offset` where something is malformed:
 ///
+/// - [`ErrorKind::UnknownFormat`] for what is another file and no message, naming what was `found`;
 /// - [`ErrorKind::InvalidHeader`] for what is not a message, or contradicts the rules of the
 ///   [module](self);
 /// - [`ErrorKind::Truncated`] if the file ends inside a message;
@@ -82,7 +85,9 @@ pub struct Model {
 /// - what reading `bytes` fails with.
 pub fn parse(bytes: &mut dyn Bytes, limits: &Limits) -> Result<Model, Error> {
     let mut walk = graph::Walk::new(wire::Reader::new(bytes, limits));
-    walk.model()?;
+    if let Err(error) = walk.model() {
+        return Err(other_file(bytes, error));
+    }
     let names = names::assign(walk.naming, &walk.scopes)?;
     Ok(Model {
         tensors: names.into_iter().zip(walk.tensors).collect(),
@@ -90,6 +95,22 @@ pub fn parse(bytes: &mut dyn Bytes, limits: &Limits) -> Result<Model, Error> {
         decoded: walk.decoded,
         metadata: walk.metadata,
     })
+}
+
+/// Says what a file is that is no model, where its first bytes tell. It is looked at only now: as
+/// there is no mark that a model begins with, one may begin as something else does.
+fn other_file(bytes: &mut dyn Bytes, error: Error) -> Error {
+    let about_form = matches!(error.kind(), ErrorKind::InvalidHeader | ErrorKind::Truncated);
+    let mut first = vec![0; bytes.length().min(4096) as usize];
+    if !about_form || error.get("tensor").is_some() || bytes.read_at(0, &mut first).is_err() {
+        return error;
+    }
+    match sniff(&first) {
+        Kind::Onnx | Kind::Unknown => error,
+        kind => {
+            other_kind(ErrorKind::UnknownFormat, "this is not an ONNX model", kind).because(error)
+        }
+    }
 }
 
 /// A file that is shorter may be the pointer that Git LFS leaves in the place of a file.
@@ -133,7 +154,9 @@ impl Model {
         index.sources.extend(files.map(|(name, length)| SourceInfo::file(name, *length)));
         let decoded_source = SourceId(u32::try_from(index.sources.len()).unwrap_or(u32::MAX));
         if !self.decoded.is_empty() {
-            index.sources.push(SourceInfo::decoded(name, self.decoded));
+            let mut decoded = self.decoded;
+            decoded.shrink_to_fit();
+            index.sources.push(SourceInfo::decoded(name, decoded));
         }
         let place = |(name, tensor): (Box<str>, tensor::Tensor)| {
             let (source, offset, length) = match tensor.place {

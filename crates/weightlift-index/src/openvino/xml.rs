@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Read};
 use quick_xml::events::{BytesDecl, BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use crate::detect::{Kind, sniff};
+use crate::detect::{Kind, LOOK, sniff};
 use crate::limits::{self, Limits};
 use crate::{Bytes, Error, ErrorKind};
 
@@ -105,7 +105,8 @@ impl<'a> Tokens<'a> {
             }
             Event::DocType(text) => Err(document_type(&text, offset)),
             Event::Eof if *depth > 0 => Err(cut_short(offset)),
-            Event::Eof if !*has_root => Err(unknown("XML without an element")),
+            Event::Eof if !*has_root => Err(unknown("XML without an element")
+                .hint("the file is cut short, or not an OpenVINO model")),
             Event::Eof => Ok(Token::EndOfFile),
             _ => Ok(Token::Passed),
         }
@@ -275,7 +276,7 @@ pub(super) fn other_root(name: &str) -> Error {
         "compiled_blob" => unknown("a cached blob of OpenVINO")
             .hint("read it as one tensor of bytes, with the format raw"),
         name if name.eq_ignore_ascii_case("html") => unknown(Kind::Html.name()),
-        name => unknown(format_args!("XML with the root element <{}>", start_of(name))),
+        name => unknown(format_args!("XML with the root element <{}>", start_of(name))).hint(LOOK),
     }
 }
 

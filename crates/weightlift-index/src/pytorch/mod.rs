@@ -14,6 +14,9 @@
 //!   of it they use: views and tied tensors share it.
 //! - A tensor whose elements lie apart or in another order keeps its strides; none is negative.
 //! - A storage's record has at least the bytes that the pickle gives it.
+//! - Containers may stand in several places, and each way to a tensor is a name of it. There are
+//!   bounds on that by the length of the pickle, which `names` gives with the reasons: a state dict
+//!   may stand under ten keys, a thousand under a thousand may not.
 //! - What is no tensor, such as the number of an epoch, is passed over.
 //! - Where a file comes from a big-endian machine, storages are
 //!   [swapped](crate::Encoding::Swapped) by the type of the tensors in them, which must then be of
@@ -33,7 +36,7 @@ mod zip;
 use std::ops::Range;
 
 use self::zip::Archive;
-use crate::detect::{Kind, sniff};
+use crate::detect::{Kind, other_kind, sniff};
 use crate::limits::{self, Limits};
 use crate::{Bytes, Error, ErrorKind, Format, Index, SourceInfo};
 
@@ -66,8 +69,9 @@ pub fn parse(bytes: &mut dyn Bytes, name: &str, limits: &Limits) -> Result<Index
     refuse_others(bytes)?;
     let records = Records::open(bytes, limits)?;
     let pickle = records.pickle(bytes, limits)?;
-    let heap = pickle::read(&pickle, limits)?;
+    let mut heap = pickle::read(&pickle, limits)?;
     let tensors = names::find(&heap, limits)?;
+    heap.keep_tensors();
     let mut index = Index {
         format: Some(Format::PyTorch),
         sources: vec![SourceInfo::file(name, bytes.length())],
@@ -97,13 +101,9 @@ fn refuse_others(bytes: &mut dyn Bytes) -> Result<(), Error> {
     match sniff(&first) {
         Kind::Zip => Ok(()),
         kind => {
-            let error = Error::new(ErrorKind::UnknownFormat, "this is not a PyTorch checkpoint")
-                .with("found", kind.name());
-            let hint = if kind == Kind::Pickle { Some(convert) } else { kind.hint() };
-            Err(match hint {
-                Some(hint) => error.hint(hint),
-                None => error,
-            })
+            let message = "this is not a PyTorch checkpoint";
+            let error = other_kind(ErrorKind::UnknownFormat, message, kind);
+            Err(if kind == Kind::Pickle { error.hint(convert) } else { error })
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Keys and positions are joined by dots: `model.layers.0.weight`. A tensor that is the whole
 //! checkpoint is called `tensor`. Containers may be shared, and each way to a tensor is a name of
-//! it; so that sharing within sharing stays small, what was walked before and holds no tensor is
-//! passed over, the rest counts against a limit, and so do the bytes of all names.
+//! it. So that sharing within sharing stays small, what was walked before and holds no tensor is
+//! passed over, and names are bounded by the length of the pickle: see [`Room`].
 
 use super::value::{Heap, Node, Value};
 use crate::limits::{self, Limits};
@@ -12,16 +12,59 @@ use crate::{Error, ErrorKind};
 /// The name of a tensor that is the whole checkpoint.
 const ALONE: &str = "tensor";
 
+/// What the pickle has room for.
+///
+/// A name in a container that is walked for the first time is paid for: the pickle refers to the
+/// tensor there. Whatever stands in a container that is shown again costs nothing, and n showings
+/// of n tensors are n * n names. torch.save writes more than 100 bytes for a tensor, so one name for
+/// every [`BYTES_A_NAME`] lets a whole state dict stand under ten keys, as `model` and `ema` and
+/// whatever else is the same object; and small files may share as they like, up to
+/// [`FREE_NAMES`].
+///
+/// The same holds for text and for shapes: the key of a container is in the names of all that is in
+/// it, and a tensor that is named twice has its shape twice. A name may have 32 times the bytes that
+/// its tensor has in the pickle, and a tensor that has four bytes for each dimension, as the least
+/// that numbers of shape and strides take, may stand under 16 names.
+struct Room {
+    /// Tensors in containers that were walked before.
+    again: u64,
+    /// Bytes of names and of the ways to them.
+    text: u64,
+    /// Dimensions of all tensors.
+    dims: u64,
+}
+
+const BYTES_A_NAME: u64 = 8;
+const FREE_NAMES: u64 = 1000;
+const TEXT_A_BYTE: u64 = 32;
+const FREE_TEXT: u64 = 64 << 10;
+const DIMS_A_BYTE: u64 = 4;
+const FREE_DIMS: u64 = 8 * FREE_NAMES;
+
+impl Room {
+    fn of(pickle: &[u8]) -> Self {
+        let length = pickle.len() as u64;
+        Self {
+            again: FREE_NAMES + length / BYTES_A_NAME,
+            text: FREE_TEXT + length.saturating_mul(TEXT_A_BYTE),
+            dims: FREE_DIMS + length.saturating_mul(DIMS_A_BYTE),
+        }
+    }
+}
+
 /// The tensors of a checkpoint and their names, in the order of the pickle.
 pub(super) fn find(heap: &Heap<'_>, limits: &Limits) -> Result<Vec<(Box<str>, Value)>, Error> {
     let mut walk = Walk {
         heap,
         limits,
+        room: Room::of(heap.bytes),
         found: Vec::new(),
         states: vec![State::New; heap.nodes.len()],
         frames: Vec::new(),
         path: String::new(),
         text: 0,
+        again: 0,
+        dims: 0,
         repeated: 0,
     };
     if heap.tensor(heap.root).is_some() {
@@ -60,12 +103,17 @@ struct Frame {
 struct Walk<'a> {
     heap: &'a Heap<'a>,
     limits: &'a Limits,
+    room: Room,
     found: Vec<(Box<str>, Value)>,
     states: Vec<State>,
     frames: Vec<Frame>,
     path: String,
     /// Bytes of names so far.
     text: u64,
+    /// Tensors in containers walked more than once.
+    again: u64,
+    /// Dimensions of tensors so far.
+    dims: u64,
     /// Items of containers walked more than once.
     repeated: u64,
 }
@@ -200,6 +248,7 @@ impl Walk<'_> {
             )
             .hint(limits::raise("tensors")));
         }
+        self.count_tensor(value)?;
         self.count_text(self.path.len())?;
         self.found.push((self.path.as_str().into(), value));
         if let Some(frame) = self.frames.last_mut() {
@@ -207,6 +256,29 @@ impl Walk<'_> {
             self.path.truncate(frame.path);
         }
         Ok(())
+    }
+
+    /// Counts a tensor against what the pickle has room for.
+    fn count_tensor(&mut self, value: Value) -> Result<(), Error> {
+        self.again += u64::from(self.frames.last().is_some_and(|frame| frame.again));
+        let shape = self.heap.tensor(value).and_then(|tensor| self.heap.sequence(tensor.shape));
+        self.dims += shape.map_or(0, |shape| shape.len() as u64);
+        let message = if self.again > self.room.again {
+            "the checkpoint shows the same containers with tensors too often for the length of its pickle"
+        } else if self.dims > self.room.dims {
+            "the checkpoint shows the same tensors too often for the length of its pickle"
+        } else {
+            return Ok(());
+        };
+        Err(self.no_room(message).with("count", self.found.len()))
+    }
+
+    /// The error of a checkpoint that makes much of little.
+    fn no_room(&self, message: &str) -> Error {
+        Error::new(ErrorKind::LimitExceeded, message)
+            .with("tensor", self.path.chars().take(200).collect::<String>())
+            .with("bytes", self.heap.bytes.len())
+            .hint("save it again with each tensor once, under the name that it needs")
     }
 
     fn count_repeated(&mut self) -> Result<(), Error> {
@@ -225,6 +297,11 @@ impl Walk<'_> {
 
     fn count_text(&mut self, bytes: usize) -> Result<(), Error> {
         self.text = self.text.saturating_add(bytes as u64);
+        if self.text > self.room.text {
+            return Err(self.no_room(
+                "the names of the tensors are too long for the length of the checkpoint's pickle",
+            ));
+        }
         if self.text <= self.limits.header_bytes {
             return Ok(());
         }

@@ -73,6 +73,28 @@ impl<'a> Heap<'a> {
         std::str::from_utf8(bytes).unwrap_or_default()
     }
 
+    /// Lets go of all but tensors, their shapes and their strides: once names are found, what the
+    /// tensors were made from is needed no more.
+    pub(super) fn keep_tensors(&mut self) {
+        let mut kept = vec![false; self.nodes.len()];
+        for node in &self.nodes {
+            if let Node::Tensor(tensor) = node {
+                for value in [tensor.shape, tensor.strides] {
+                    if let Value::Node(number) = value
+                        && let Some(kept) = kept.get_mut(number as usize)
+                    {
+                        *kept = true;
+                    }
+                }
+            }
+        }
+        for (node, kept) in self.nodes.iter_mut().zip(kept) {
+            if !kept && !matches!(node, Node::Tensor(_)) {
+                *node = Node::Set;
+            }
+        }
+    }
+
     pub(super) fn node(&self, value: Value) -> Option<&Node> {
         match value {
             Value::Node(number) => self.nodes.get(number as usize),

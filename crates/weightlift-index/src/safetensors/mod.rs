@@ -23,7 +23,7 @@ mod header;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::detect::{Kind, sniff};
+use crate::detect::{Kind, other_kind, sniff};
 use crate::limits::{self, Limits};
 use crate::{
     Dtype, Encoding, Error, ErrorKind, Format, Index, SourceId, SourceInfo, Storage, TensorInfo,
@@ -109,19 +109,16 @@ pub fn header_span(first: &[u8], file_length: u64, limits: &Limits) -> Result<Ra
     match sniff(first) {
         Kind::Safetensors | Kind::Unknown => {}
         kind => {
-            let error = Error::new(ErrorKind::NotSafetensors, "this is not a safetensors file")
-                .with("found", kind.name());
-            return Err(match kind.hint() {
-                Some(hint) => error.hint(hint),
-                None => error,
-            });
+            let message = "this is not a safetensors file";
+            return Err(other_kind(ErrorKind::NotSafetensors, message, kind));
         }
     }
     let there = file_length.min(first.len() as u64);
     let Some(prefix) = first.first_chunk().filter(|_| there >= PREFIX) else {
         return Err(Error::new(ErrorKind::Truncated, "the file is too short to hold a header")
             .with("expected", PREFIX)
-            .with("actual", there));
+            .with("actual", there)
+            .hint("the file is cut short: fetch it again"));
     };
     let length = u64::from_le_bytes(*prefix);
     let end = length.checked_add(PREFIX).filter(|end| *end <= file_length);
@@ -140,7 +137,9 @@ pub fn header_span(first: &[u8], file_length: u64, limits: &Limits) -> Result<Ra
             .hint("the file is cut short: fetch it again"));
     };
     if length == 0 {
-        return Err(Error::new(ErrorKind::InvalidHeader, "the header is empty"));
+        // As a file is whose length was set before its bytes came.
+        return Err(Error::new(ErrorKind::InvalidHeader, "the header is empty")
+            .hint("the file is damaged, or was never filled: fetch it again"));
     }
     Ok(PREFIX..end)
 }

@@ -133,7 +133,7 @@ pub fn bytes_of(index: &Index, file: &[u8], name: &str) -> Vec<u8> {
     let tensor = index.require(name).unwrap();
     let storage = &index.storages[tensor.storage.0 as usize];
     let source = &index.sources[storage.source.0 as usize];
-    let bytes = source.decoded.as_deref().unwrap_or(file);
+    let bytes = source.decoded.as_ref().map_or(file, |decoded| decoded);
     let start = (storage.offset + tensor.offset) as usize;
     bytes[start..start + tensor.length as usize].to_vec()
 }

@@ -50,7 +50,7 @@ pub(super) fn add(index: &mut Index, sources: &mut Vec<Arc<dyn Source>>) -> Resu
 #[derive(Debug)]
 struct Decoded {
     name: Box<str>,
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
 }
 
 impl Source for Decoded {
@@ -75,7 +75,7 @@ impl Source for Decoded {
     }
 }
 
-struct OpenDecoded(Arc<[u8]>);
+struct OpenDecoded(Arc<Vec<u8>>);
 
 impl OpenSource for OpenDecoded {
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn decoded_bytes_read_from_any_offset() {
-        let open = OpenDecoded(Arc::from(&b"abcdef"[..]));
+        let open = OpenDecoded(Arc::new(b"abcdef".to_vec()));
         let (mut one, mut two) = ([0; 2], [0; 9]);
         let mut buffers = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
         assert_eq!(open.read_at(&mut buffers, 1).unwrap(), 5);

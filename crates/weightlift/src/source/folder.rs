@@ -1,4 +1,4 @@
-//! The model's folder, and what may be opened from inside it.
+//! The model's folder, the folders to look into beside it, and what may be opened from inside them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,10 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Anything else that a name or a link leads to is an error before it is opened, unless the
 /// caller allowed links. Siblings are looked for beside the link, not beside its target.
+///
+/// A file that is not there is looked for in the caller's other folders, by the same name, in their
+/// order; each is a folder with the same rules. Which one has the file is decided by what is there
+/// alone: a file that may not be opened is an error, not a reason to look on.
 pub(super) struct Folder {
     path: PathBuf,
     real: PathBuf,
@@ -25,6 +29,8 @@ pub(super) struct Folder {
     /// links to the same place.
     beside_model: Option<PathBuf>,
     follow_links: bool,
+    /// Where files are looked for that are not here.
+    others: Vec<Folder>,
 }
 
 impl Folder {
@@ -35,7 +41,26 @@ impl Folder {
         let snapshots = real.ancestors().find(|part| part.ends_with("snapshots"));
         let repository = snapshots.and_then(Path::parent);
         let hub_blobs = repository.map(|folder| folder.join("blobs"));
-        Ok(Self { path: path.to_owned(), real, hub_blobs, beside_model: None, follow_links })
+        let path = path.to_owned();
+        let others = Vec::new();
+        Ok(Self { path, real, hub_blobs, beside_model: None, follow_links, others })
+    }
+
+    /// The same folder, and others that are looked into after it. All must be there: a folder that
+    /// is misspelt would otherwise show as files that are missing.
+    pub(super) fn and_then(mut self, others: &[PathBuf]) -> Result<Self> {
+        for path in others {
+            let metadata = fs::metadata(path)
+                .map_err(|error| Error::io(error, "find a folder to search", path.display()))?;
+            if !metadata.is_dir() {
+                return Err(Error::new(ErrorKind::InvalidOption, "this is no folder to search")
+                    .with("option", "search_dirs")
+                    .with("value", path.display())
+                    .with("wanted", "a folder"));
+            }
+            self.others.push(Self::open(path, self.follow_links)?);
+        }
+        Ok(self)
     }
 
     /// The folder of a file that is the model.
@@ -62,8 +87,17 @@ impl Folder {
         Ok(names)
     }
 
-    /// Whether there is something behind `name`; opens nothing.
+    /// Whether there is something behind `name`, here or in the other folders; opens nothing.
     pub(super) fn has(&self, name: &str) -> bool {
+        self.holder(name).is_some()
+    }
+
+    /// The first folder that has something behind `name`.
+    fn holder(&self, name: &str) -> Option<&Self> {
+        std::iter::once(self).chain(&self.others).find(|folder| folder.has_here(name))
+    }
+
+    fn has_here(&self, name: &str) -> bool {
         use std::io::ErrorKind::{NotADirectory, NotFound};
         let found = fs::metadata(self.path.join(name));
         // Anything else that is wrong with it shows, with its reason, when it is opened.
@@ -73,6 +107,11 @@ impl Folder {
     /// The real path of the file that the model calls `name`.
     pub(super) fn resolve(&self, name: &str) -> Result<PathBuf> {
         shards::check_name(name)?;
+        // Where none has it, the error names the model's own folder.
+        self.holder(name).unwrap_or(self).resolve_here(name)
+    }
+
+    fn resolve_here(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         let real = fs::canonicalize(&path)
             .map_err(|error| Error::io(error, "find a file of the model", path.display()))?;
@@ -82,7 +121,7 @@ impl Folder {
             return Ok(real);
         }
         let kind = ErrorKind::Format(weightlift_index::ErrorKind::UnsafePath);
-        Err(Error::new(kind, "a file of the model is a link out of the model's folder")
+        Err(Error::new(kind, "a file of the model is a link out of its folder")
             .with("file", name)
             .with("folder", self.path.display())
             .with("target", real.display())

@@ -127,6 +127,7 @@ impl Opening<'_> {
     fn onnx(self) -> Result<Part> {
         let named = |error| in_file(error, self.name);
         let model = onnx::parse(&mut self.bytes(), &self.options.limits).map_err(named)?;
+        self.check_there(model.locations())?;
         let mut data = Vec::with_capacity(model.locations().len());
         for location in model.locations() {
             data.push(self.sibling(location)?);
@@ -142,8 +143,11 @@ impl Opening<'_> {
         let named = |error| in_file(error, self.name);
         let network = openvino::parse(&mut self.bytes(), &self.options.limits).map_err(named)?;
         let weights = format!("{}.bin", self.name.strip_suffix(".xml").unwrap_or(self.name));
-        let weights = match network.needs_weights() && self.folder.has(&weights) {
-            true => Some(self.sibling(&weights)?),
+        let weights = match network.needs_weights() {
+            true => {
+                self.check_there(&[&*weights])?;
+                Some(self.sibling(&weights)?)
+            }
             false => None,
         };
         let known = weights.as_ref().map(|file| (file.name(), file.length()));
@@ -156,6 +160,32 @@ impl Opening<'_> {
         let index = pytorch::parse(&mut self.bytes(), self.name, &self.options.limits)
             .map_err(|error| in_file(error, self.name))?;
         Ok(self.part(index))
+    }
+
+    /// Checks that the files that this one names are there, before any of them is opened.
+    fn check_there<S: AsRef<str>>(&self, names: &[S]) -> Result<()> {
+        // Enough to see which they are: a model may name a file for each of its tensors.
+        const SHOWN: usize = 20;
+        let missing = || names.iter().map(AsRef::as_ref).filter(|name| !self.folder.has(name));
+        let Some(first) = missing().next() else {
+            return Ok(());
+        };
+        let count = missing().count();
+        let mut files = missing().take(SHOWN).collect::<Vec<_>>().join(", ");
+        if count > SHOWN {
+            files.push_str(", ...");
+        }
+        let kind = ErrorKind::Format(weightlift_index::ErrorKind::MissingWeights);
+        Err(Error::new(kind, "files with the model's weights are not there")
+            .with("file", first)
+            .with("named_by", self.name)
+            .with("files", files)
+            .with("count", count)
+            .with("of", names.len())
+            .hint(
+                "put them beside the model, under these names, or say where they are with \
+                 --search-dir (OpenOptions::search_dirs)",
+            ))
     }
 
     /// A file that this one names.

@@ -40,6 +40,10 @@ pub struct OpenOptions {
     pub ignore_index: bool,
     /// Allow links that lead out of the model's folder.
     pub follow_links: bool,
+    /// Folders to look into, in this order, for files that a model names and that are not in its
+    /// own folder: external data of ONNX, the `.bin` of OpenVINO, shards. They are looked for by
+    /// the same names, and links may lead out of none of these folders either.
+    pub search_dirs: Vec<PathBuf>,
     /// Keep the values of lists in the metadata, a GGUF file's vocabulary for example.
     pub metadata_lists: bool,
 }
@@ -50,7 +54,8 @@ impl Model {
     ///
     /// Reads headers only. Errors name the file; their kinds are those of
     /// [`weightlift_index::ErrorKind`] for bad files, and `FileNotFound`,
-    /// `PermissionDenied`, `NotRegular` or `Io` where the file system says no.
+    /// `PermissionDenied`, `NotRegular` or `Io` where the file system says no. `InvalidOption` if
+    /// one of [`search_dirs`](OpenOptions::search_dirs) is no folder.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_on(path.as_ref(), options, &mut Threads::default())
     }

@@ -28,10 +28,12 @@ pub(super) fn open(path: &Path, options: &OpenOptions, threads: &mut Threads) ->
     let metadata =
         fs::metadata(path).map_err(|error| Error::io(error, "find the model", path.display()))?;
     if metadata.is_dir() {
-        let folder = Arc::new(Folder::open(path, options.follow_links)?);
+        let folder =
+            Arc::new(Folder::open(path, options.follow_links)?.and_then(&options.search_dirs)?);
         return open_folder(path, &mut Site { folder, options, threads });
     }
-    let folder = Arc::new(Folder::of_file(path, options.follow_links)?);
+    let folder = Folder::of_file(path, options.follow_links)?.and_then(&options.search_dirs)?;
+    let folder = Arc::new(folder);
     let mut site = Site { folder, options, threads };
     if is_shard_index(path) && options.format != Some(Format::Raw) {
         return open_index(path, &mut site);

@@ -3,10 +3,13 @@
 mod bytes;
 mod direct;
 mod driver;
+mod elsewhere;
 mod faults;
 mod host;
+mod kinds;
 mod memory;
 mod plans;
+mod shared;
 mod sharing;
 mod sources;
 mod stopping;

@@ -24,6 +24,9 @@ const TENSORS: [u64; 3] = [(1 << 30) + 4097, (1 << 30) + (300 << 20) + 13, 2000 
 /// What a host load may take beside the model: the program itself, and the plan.
 const SLACK: u64 = 24 * MIB;
 
+/// 2 GiB, for a load whose memory is not given up when it is read.
+const TWO_GIB: [u64; 2] = [1023 * MIB + 77, 1025 * MIB + 1];
+
 /// What the 200 MiB are for: the ring, as much again where the fake driver keeps copies of
 /// pageable blocks until they run, and the program.
 const BUDGET: u64 = 48 * MIB;
@@ -31,21 +34,36 @@ const BUDGET: u64 = 48 * MIB;
 #[test]
 fn a_pinned_load_of_4_gib_stays_below_200_mib() {
     if alone("a_pinned_load_of_4_gib_stays_below_200_mib") {
-        to_the_device(Route::Pinned);
+        to_the_device(Route::Pinned, &Sparse::new(&TENSORS, 1));
     }
 }
 
 #[test]
 fn a_pageable_load_of_4_gib_stays_below_200_mib() {
     if alone("a_pageable_load_of_4_gib_stays_below_200_mib") {
-        to_the_device(Route::Pageable);
+        to_the_device(Route::Pageable, &Sparse::new(&TENSORS, 1));
+    }
+}
+
+/// GG-11: the readers of GGUF that map the file, or read it whole, take as much as it is long.
+#[test]
+fn a_pinned_load_of_a_gguf_file_stays_below_200_mib() {
+    if alone("a_pinned_load_of_a_gguf_file_stays_below_200_mib") {
+        to_the_device(Route::Pinned, &Sparse::gguf(&TWO_GIB, 3));
     }
 }
 
 #[test]
 fn a_host_load_takes_the_models_size_and_little_more() {
     if alone("a_host_load_takes_the_models_size_and_little_more") {
-        to_the_host(&Loader::default(), on_host());
+        to_the_host(&Sparse::new(&TWO_GIB, 2), &Loader::default(), on_host());
+    }
+}
+
+#[test]
+fn a_host_load_of_a_gguf_file_takes_its_size_and_little_more() {
+    if alone("a_host_load_of_a_gguf_file_takes_its_size_and_little_more") {
+        to_the_host(&Sparse::gguf(&TWO_GIB, 4), &Loader::default(), on_host());
     }
 }
 
@@ -61,22 +79,22 @@ fn a_load_into_the_callers_memory_takes_no_other() {
         // SAFETY: the buffer lives as long as the Arc and nobody else uses it.
         Ok(unsafe { Destination::new(DeviceId::Host, address, wanted.length, buffer) })
     });
-    to_the_host(&Loader::default(), request);
+    to_the_host(&Sparse::new(&TWO_GIB, 2), &Loader::default(), request);
 }
 
 #[test]
 fn a_pinned_host_load_takes_the_models_size_and_little_more() {
     if alone("a_pinned_host_load_takes_the_models_size_and_little_more") {
         let fake = Fake::new(Config::default());
-        to_the_host(&fake.loader(options("")), on_host().pin_host(true));
+        let model = Sparse::new(&TWO_GIB, 2);
+        to_the_host(&model, &fake.loader(options("")), on_host().pin_host(true));
         assert_eq!(fake.cuda.live().registrations, 0);
         fake.assert_no_violations();
     }
 }
 
 /// Straight into place: nothing is staged, and nothing is there twice.
-fn to_the_host(loader: &Loader, request: Request<'_>) {
-    let model = Sparse::new(&[1023 * MIB + 77, 1025 * MIB + 1], 2);
+fn to_the_host(model: &Sparse, loader: &Loader, request: Request<'_>) {
     let loaded = loader.load(model.path(), request).unwrap();
     let peak = peak_resident();
     eprintln!("a host load of {} MiB: at most {} MiB resident", model.bytes() / MIB, peak / MIB);
@@ -95,9 +113,8 @@ fn to_the_host(loader: &Loader, request: Request<'_>) {
 }
 
 /// The device keeps digests only: what is resident is the loader's.
-fn to_the_device(route: Route) {
-    let model = Sparse::new(&TENSORS, 1);
-    assert!(model.bytes() >= 4 << 30);
+fn to_the_device(route: Route, model: &Sparse) {
+    assert!(model.bytes() >= 2 << 30);
     let fake = Fake::new(Config { discard: 1, ..Config::default() });
     let loader = fake.loader(options(&format!("staging_budget={BUDGET}")));
     let loaded = loader.load(model.path(), on_cuda(route)).unwrap();

@@ -19,6 +19,13 @@ pub fn archive(pickle: &[u8], tensors: &[Tensor]) -> Sparse {
     zip.finish()
 }
 
+/// Any archive, of these records.
+pub fn zip(records: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut zip = Zip::default();
+    records.iter().for_each(|(name, bytes)| zip.add(name, bytes));
+    zip.finish().to_vec()
+}
+
 /// The pickle of a dictionary of these tensors.
 pub fn pickle(tensors: &[Tensor]) -> Vec<u8> {
     // Memo: 0 the function that makes a tensor, 1 to 4 the types of storages, 5 the ordered
