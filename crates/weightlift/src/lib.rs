@@ -48,6 +48,7 @@ pub use options::{
     format_size, parse_size,
 };
 pub use plan::{Block, Copy, Geometry, Piece, Plan, PlannedStorage};
+pub use read::{Stream, StreamOptions};
 pub use report::{Bytes, Decision, Fallback, Quarantined, Report, Seconds, SourceReport};
 pub use source::{Model, OpenOptions, OpenSource, Source};
 pub use tensor::Tensor;

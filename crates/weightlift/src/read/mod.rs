@@ -1,11 +1,14 @@
-//! Pieces into host memory.
+//! Bytes into host memory: pieces of a plan, and streams.
 
 mod positional;
+mod stream;
+mod whole;
 
 use crate::error::Result;
 use crate::memory::Place;
 
 pub(crate) use positional::Positional;
+pub use stream::{Stream, StreamOptions};
 
 /// Reads pieces into places. One reader thread owns one reader.
 ///
