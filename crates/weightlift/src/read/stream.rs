@@ -19,8 +19,9 @@ use crate::system::{self, PAGE};
 use handles::Handles;
 use window::Window;
 
-/// From this size on a read goes straight into the caller's buffer, by several threads.
-const LARGE: usize = 2 << 20;
+/// From this size on a read goes straight into the caller's buffer, by several threads, which are
+/// started for it: at 2 MiB that took longer than it saved.
+const LARGE: usize = 4 << 20;
 
 /// What `read_to_end` adds to its vector at a time.
 const STEP: usize = 16 << 20;
@@ -48,7 +49,7 @@ impl Default for StreamOptions {
 
 /// A file, or a range of one, to read and seek in: for whatever takes a reader.
 ///
-/// Reads of 2 MiB or more go straight into the caller's buffer, in parallel. Smaller ones come from
+/// Reads of 4 MiB or more go straight into the caller's buffer, in parallel. Smaller ones come from
 /// a window that threads read ahead while the caller uses what is there; it begins small and grows
 /// as long as the reading goes on from where it was. A seek within the window keeps it.
 ///
@@ -225,7 +226,7 @@ impl Stream {
                 }
             }
         } else {
-            let bytes = self.window.bytes(at, sequential, !large)?;
+            let bytes = self.window.bytes(at, buffer.len(), sequential, !large)?;
             let count = bytes.len().min(buffer.len());
             buffer[..count].copy_from_slice(&bytes[..count]);
             count
@@ -306,7 +307,7 @@ impl BufRead for Stream {
             return Ok(&[]);
         }
         let sequential = self.position == self.expected;
-        Ok(self.window.bytes(self.start + self.position, sequential, true)?)
+        Ok(self.window.bytes(self.start + self.position, 0, sequential, true)?)
     }
 
     fn consume(&mut self, count: usize) {

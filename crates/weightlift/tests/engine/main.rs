@@ -8,6 +8,7 @@ mod plans;
 mod sharing;
 mod sources;
 mod stopping;
+mod streams;
 
 use fake_cuda::{Config, FakeCuda, Guard};
 use testkit::{Spec, digest};

@@ -10,10 +10,14 @@ use super::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::{PAGE, Threads};
 
-/// What is read where nothing shows yet that the reading goes on from here.
-pub(super) const FIRST: usize = 64 << 10;
+/// What is read at least where nothing shows yet that the reading goes on from here.
+const SCATTERED: usize = 8 << 10;
 
-/// From this reach on other threads read ahead: a header of a few hundred KiB starts none.
+/// What is read when it does.
+const FIRST: usize = 64 << 10;
+
+/// From this reach on, or that of a smaller window, other threads read ahead: a header of a few
+/// hundred KiB starts none.
 const PARALLEL: u64 = 512 << 10;
 
 /// Largest block: what somebody who seeks away waits for, and the unit that threads share.
@@ -22,8 +26,8 @@ const LARGEST_BLOCK: usize = 1 << 20;
 /// The blocks from shortly before the position to as far as is read ahead, without a gap.
 ///
 /// `reach`, how far that is, begins at 64 KiB, doubles with every block that the reading goes
-/// through from end to end, and begins anew after a seek to elsewhere: random reads cost 64 KiB
-/// at the most, and long ones get the whole window.
+/// through from end to end, and begins anew after a seek to elsewhere: random reads cost their own
+/// pages and a few more, and long ones get the whole window.
 pub(super) struct Window {
     handles: Arc<Handles>,
     blocks: VecDeque<Block>,
@@ -116,18 +120,26 @@ impl Window {
         self.workers > 0
     }
 
-    /// What is read at once where the reading does not go on.
+    /// How much is read first where the reading goes on: whoever wants that much elsewhere needs no
+    /// window.
     pub(super) fn smallest(&self) -> usize {
         FIRST.min(self.block)
     }
 
-    /// The bytes at `at`, before the end, as many as lie there in one piece: at least one.
+    /// The bytes at `at`, before the end, as many as lie there in one piece: at least one, and
+    /// `want` if that suits.
     ///
     /// `sequential` says that the last read ended here; `ahead`, that more should be read ahead.
     /// After an error the window is empty: what comes next is read anew.
-    pub(super) fn bytes(&mut self, at: u64, sequential: bool, ahead: bool) -> Result<&[u8]> {
+    pub(super) fn bytes(
+        &mut self,
+        at: u64,
+        want: usize,
+        sequential: bool,
+        ahead: bool,
+    ) -> Result<&[u8]> {
         if !self.covers(at) {
-            self.begin(at, sequential)?;
+            self.begin(at, want, sequential)?;
         }
         // The block before this one stays for those who step back a little.
         let behind = usize::from(self.most > 2);
@@ -165,38 +177,50 @@ impl Window {
     }
 
     /// Makes the block that holds `at` the window's next, or its only one.
-    fn begin(&mut self, at: u64, sequential: bool) -> Result<()> {
+    fn begin(&mut self, at: u64, want: usize, sequential: bool) -> Result<()> {
         let goes_on = self.blocks.back().is_some_and(|last| last.end() == at);
         if !(sequential && goes_on) {
             self.clear();
         }
-        self.grow();
         self.entered = at;
-        if self.reach >= PARALLEL && self.workers > 0 {
-            self.read_ahead(at)?;
-            if self.covers(at) {
-                return Ok(());
-            }
+        if !sequential {
+            let end = at.saturating_add(want.max(SCATTERED) as u64);
+            let end = end.checked_next_multiple_of(PAGE as u64).unwrap_or(u64::MAX);
+            return self.read_here(at, end);
         }
-        let size = (self.reach as usize).min(self.block);
-        let (offset, length) = self.next_block(at, size);
-        let mut filled = Filled { buffer: self.buffer(size)?, ..Filled::default() };
+        self.grow();
+        self.read_ahead(at)?;
+        if self.covers(at) {
+            return Ok(());
+        }
+        self.read_here(at, end_of_block(at, self.block.min(self.reach as usize)))
+    }
+
+    /// Reads a block that holds `at`, on this thread.
+    fn read_here(&mut self, at: u64, end: u64) -> Result<()> {
+        let offset = self.next_offset(at);
+        let length = (end.min(self.end) - offset).min(self.block as u64) as usize;
+        let buffer = self.buffer(length.max(self.smallest()))?;
+        let mut filled = Filled { buffer, ..Filled::default() };
         filled.fill(&self.handles, offset, length);
         self.blocks.push_back(Block { offset, length, filled, coming: None });
         Ok(())
     }
 
     fn grow(&mut self) {
-        let window = (self.most * self.block) as u64;
-        self.reach = (self.reach * 2).clamp(self.smallest() as u64, window);
+        self.reach = (self.reach * 2).clamp(self.smallest() as u64, self.size());
+    }
+
+    fn size(&self) -> u64 {
+        (self.most * self.block) as u64
     }
 
     /// Has threads read what is missing of the reach.
     fn read_ahead(&mut self, at: u64) -> Result<()> {
-        if self.reach < PARALLEL || self.workers == 0 {
+        if self.reach < PARALLEL.min(self.size()) || self.workers == 0 {
             return Ok(());
         }
-        let until = self.end.min(at + self.reach);
+        let until = self.end.min(at.saturating_add(self.reach));
         let size = (self.reach as usize / (2 * self.workers)).clamp(self.smallest(), self.block);
         let size = 1 << size.ilog2();
         loop {
@@ -218,7 +242,8 @@ impl Window {
                 Err(_) => return Ok(()),
                 Ok(buffer) => buffer,
             };
-            let (offset, length) = self.next_block(next, size);
+            let offset = self.next_offset(next);
+            let length = (end_of_block(next, size).min(self.end) - offset) as usize;
             let (sender, receiver) = mpsc::sync_channel(1);
             let (handles, generation) = (self.handles.clone(), self.generation.clone());
             let wanted = generation.load(Ordering::Relaxed);
@@ -235,16 +260,12 @@ impl Window {
         }
     }
 
-    /// Offset and length of the block that holds `at` and ends at a multiple of `size`: whole
-    /// pages, but at the ends of the stream.
-    fn next_block(&self, at: u64, size: usize) -> (u64, usize) {
-        let (page, size) = (PAGE as u64, size as u64);
-        let offset = match self.blocks.back() {
+    /// Where a block begins that holds `at`: where the one before ends, or at a page.
+    fn next_offset(&self, at: u64) -> u64 {
+        match self.blocks.back() {
             Some(last) => last.end(),
-            None => (at / page * page).max(self.start),
-        };
-        let end = ((at / size + 1) * size).min(self.end);
-        (offset, (end - offset) as usize)
+            None => (at / PAGE as u64 * PAGE as u64).max(self.start),
+        }
     }
 
     /// Waits until the block is filled; an error if what follows its first `skip` bytes is
@@ -334,6 +355,11 @@ impl Drop for Window {
         // What the threads have not begun is left out; what they have is waited for.
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Blocks of `size` bytes end at multiples of it.
+fn end_of_block(at: u64, size: usize) -> u64 {
+    (at / size as u64 + 1).saturating_mul(size as u64)
 }
 
 /// `None` if whoever was to send it died.
