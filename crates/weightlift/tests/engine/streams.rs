@@ -2,6 +2,7 @@
 
 mod changes;
 mod drop_in;
+mod memory;
 mod source;
 
 use std::io::{self, BufRead, Cursor, Read, Seek, SeekFrom};
@@ -337,11 +338,7 @@ fn large_reads_and_reads_ahead_are_done_by_several_threads_at_once() {
 #[test]
 fn random_and_backward_reads_stay_small() {
     let source = Watched::new(vec![3; 16 * MIB]);
-    let mut stream = over(&source, 4, 8 * MIB);
     let mut random = Random::new(4);
-    // The window is at its largest.
-    io::copy(&mut (&mut stream).take(8 << 20), &mut io::sink()).unwrap();
-    drop(stream);
     let mut stream = over(&source, 4, 8 * MIB);
     let before = source.bytes();
     for _ in 0..500 {
@@ -359,7 +356,7 @@ fn random_and_backward_reads_stay_small() {
         stream.read_exact(&mut [0; 500]).unwrap();
     }
     let times = (source.bytes() - before) / (16 << 20);
-    assert!(times <= 25, "every byte was read {times} times");
+    assert!(times <= 2, "every byte was read {times} times");
 }
 
 /// Steps within the window read nothing again.

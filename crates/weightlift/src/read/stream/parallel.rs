@@ -51,7 +51,7 @@ pub(super) fn read(
         for number in 1..threads {
             let builder = thread::Builder::new().name(format!("weightlift-{number}"));
             // Those that cannot be started are not needed: whoever is there reads the rest.
-            if builder.spawn_scoped(scope, &work).is_err() {
+            if builder.spawn_scoped(scope, work).is_err() {
                 break;
             }
         }

@@ -10,7 +10,8 @@ use super::handles::Handles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::{PAGE, Threads};
 
-/// What is read at least where nothing shows yet that the reading goes on from here.
+/// The unit of what is read where nothing shows yet that the reading goes on from here. It begins
+/// and ends at multiples of it, so that whoever reads backwards finds the next there too.
 const SCATTERED: usize = 8 << 10;
 
 /// What is read when it does.
@@ -156,8 +157,18 @@ impl Window {
             self.read_ahead(at)?;
         }
         self.entered = offset;
-        let skip = (at - offset) as usize;
-        if let Err(error) = self.settle(index, skip) {
+        let mut skip = (at - offset) as usize;
+        self.settle(index);
+        if self.blocks[index].filled.count < skip {
+            // What cannot be read lies before `at`, where nobody asked for it.
+            self.clear();
+            self.read_here(at, 1, end_of_block(at, SCATTERED.min(self.block)))?;
+            (index, skip) = (0, 0);
+        }
+        let block = &mut self.blocks[index];
+        if block.filled.count == skip {
+            let died = || Error::new(ErrorKind::Internal, "a thread that read ahead died");
+            let error = block.filled.error.take().unwrap_or_else(died);
             self.clear();
             return Err(error);
         }
@@ -184,21 +195,20 @@ impl Window {
         }
         self.entered = at;
         if !sequential {
-            let end = at.saturating_add(want.max(SCATTERED) as u64);
-            let end = end.checked_next_multiple_of(PAGE as u64).unwrap_or(u64::MAX);
-            return self.read_here(at, end);
+            let unit = SCATTERED.min(self.block);
+            return self.read_here(at, unit, end_of_block(at.saturating_add(want as u64), unit));
         }
         self.grow();
         self.read_ahead(at)?;
         if self.covers(at) {
             return Ok(());
         }
-        self.read_here(at, end_of_block(at, self.block.min(self.reach as usize)))
+        self.read_here(at, PAGE, end_of_block(at, self.block.min(self.reach as usize)))
     }
 
-    /// Reads a block that holds `at`, on this thread.
-    fn read_here(&mut self, at: u64, end: u64) -> Result<()> {
-        let offset = self.next_offset(at);
+    /// Reads a block that holds `at` and goes to `end`, on this thread.
+    fn read_here(&mut self, at: u64, unit: usize, end: u64) -> Result<()> {
+        let offset = self.next_offset(at, unit);
         let length = (end.min(self.end) - offset).min(self.block as u64) as usize;
         let buffer = self.buffer(length.max(self.smallest()))?;
         let mut filled = Filled { buffer, ..Filled::default() };
@@ -242,7 +252,7 @@ impl Window {
                 Err(_) => return Ok(()),
                 Ok(buffer) => buffer,
             };
-            let offset = self.next_offset(next);
+            let offset = self.next_offset(next, PAGE);
             let length = (end_of_block(next, size).min(self.end) - offset) as usize;
             let (sender, receiver) = mpsc::sync_channel(1);
             let (handles, generation) = (self.handles.clone(), self.generation.clone());
@@ -260,28 +270,20 @@ impl Window {
         }
     }
 
-    /// Where a block begins that holds `at`: where the one before ends, or at a page.
-    fn next_offset(&self, at: u64) -> u64 {
+    /// Where a block begins that holds `at`: where the one before ends, or at a multiple of `unit`.
+    fn next_offset(&self, at: u64, unit: usize) -> u64 {
         match self.blocks.back() {
             Some(last) => last.end(),
-            None => (at / PAGE as u64 * PAGE as u64).max(self.start),
+            None => (at / unit as u64 * unit as u64).max(self.start),
         }
     }
 
-    /// Waits until the block is filled; an error if what follows its first `skip` bytes is
-    /// missing.
-    fn settle(&mut self, index: usize, skip: usize) -> Result<()> {
+    /// Waits until the block is filled.
+    fn settle(&mut self, index: usize) {
         let block = &mut self.blocks[index];
         if let Some(mut coming) = block.coming.take() {
             block.filled = wait_for(&mut coming).unwrap_or_default();
         }
-        if skip < block.filled.count {
-            return Ok(());
-        }
-        Err(block.filled.error.take().unwrap_or_else(|| {
-            Error::new(ErrorKind::Internal, "a thread that read ahead died")
-                .with("file", self.handles.source().name())
-        }))
     }
 
     /// Takes the first block out; its buffer is free, or will be.
