@@ -50,10 +50,12 @@ fn main() -> Result<()> {
         ("stream, reads of 1 MiB", Box::new(|memory| in_reads(stream()?, MIB, memory))),
         ("File, reads of 2 MiB", Box::new(|m| in_reads(File::open(&path)?, 2 * MIB, m))),
         ("stream, reads of 2 MiB", Box::new(|memory| in_reads(stream()?, 2 * MIB, memory))),
-        ("File, reads of 8 MiB", Box::new(|m| in_reads(File::open(&path)?, 8 * MIB, m))),
-        ("stream, reads of 8 MiB", Box::new(|memory| in_reads(stream()?, 8 * MIB, memory))),
+        ("File, reads of 4 MiB", Box::new(|m| in_reads(File::open(&path)?, 4 * MIB, m))),
+        ("stream, reads of 4 MiB", Box::new(|memory| in_reads(stream()?, 4 * MIB, memory))),
         ("File, one read", Box::new(|memory| whole(File::open(&path)?, memory))),
         ("stream, one read", Box::new(|memory| whole(stream()?, memory))),
+        ("File, one read into new memory", Box::new(|_| into_new(File::open(&path)?, length))),
+        ("stream, one read into new memory", Box::new(|_| into_new(stream()?, length))),
         ("File, read_to_end", Box::new(|_| to_end(File::open(&path)?))),
         ("stream, read_to_end", Box::new(|_| to_end(stream()?))),
         (
@@ -112,6 +114,12 @@ fn in_reads(mut reader: impl Read, size: usize, memory: &mut [u8]) -> Result<u64
 fn whole(mut reader: impl Read, memory: &mut [u8]) -> Result<u64> {
     reader.read_exact(memory)?;
     Ok(sum_of(memory))
+}
+
+fn into_new(mut reader: impl Read, length: usize) -> Result<u64> {
+    let mut bytes = vec![0; length];
+    reader.read_exact(&mut bytes)?;
+    Ok(sum_of(&bytes))
 }
 
 fn to_end(mut reader: impl Read) -> Result<u64> {

@@ -441,8 +441,9 @@ fn two_streams_over_a_source_and_threads_that_share_one() {
 #[test]
 fn refused_ranges_and_options_say_why() {
     let source = Watched::new(vec![0; 100]);
-    for range in [0..101, 101..101, u64::MAX..u64::MAX, 60..50] {
-        let error = Stream::over(source.clone(), range, &StreamOptions::default()).unwrap_err();
+    for (start, end) in [(0, 101), (101, 101), (u64::MAX, u64::MAX), (60, 50)] {
+        let error =
+            Stream::over(source.clone(), start..end, &StreamOptions::default()).unwrap_err();
         assert_eq!(error.kind().name(), "OutOfRange");
     }
     let error = Stream::over(source.clone(), 0..1, &settings(2, 4095)).unwrap_err();

@@ -26,8 +26,9 @@ pub(super) fn read(
     buffer: &mut [u8],
     offset: u64,
 ) -> Result<(), Short> {
-    let each = buffer.len().div_ceil(threads.max(1)).next_power_of_two();
-    let size = each.clamp(SMALLEST_CHUNK, LARGEST_CHUNK);
+    // Several for each, so that nobody waits for a thread that began late.
+    let size = (buffer.len() / (4 * threads.max(1))).clamp(SMALLEST_CHUNK, LARGEST_CHUNK);
+    let size = 1 << size.ilog2();
     let threads = threads.min(buffer.len().div_ceil(size));
     if threads <= 1 {
         return handles.read(buffer, offset);

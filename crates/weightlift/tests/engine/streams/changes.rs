@@ -12,8 +12,10 @@ use weightlift::{ErrorKind, Stream, StreamOptions};
 
 use super::{MIB, carried, settings};
 
+type Change = fn(&Path);
+
 /// Each with a word of the error that says what happened.
-const CHANGES: [(&str, fn(&Path)); 4] = [
+const CHANGES: [(&str, Change); 4] = [
     ("length", |path| {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap();
     }),
