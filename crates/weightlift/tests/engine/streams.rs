@@ -291,6 +291,21 @@ fn an_error_is_the_librarys_own_and_the_same_position_can_be_read_again() {
     }
 }
 
+/// Several threads fail, the later ones first: the error is the one where bytes are missing.
+#[test]
+fn of_several_errors_the_first_in_the_file_is_told() {
+    let bytes = Random::new(3).bytes(16 * MIB);
+    let source = Watched::slow(bytes.clone(), Duration::from_millis(20));
+    source.break_from(100);
+    let mut stream = over(&source, 4, MIB);
+    let mut found = vec![0; 16 * MIB];
+    assert_eq!(stream.read(&mut found).unwrap(), 100);
+    assert_eq!(found[..100], bytes[..100]);
+    let error = stream.read(&mut found).unwrap_err();
+    assert_eq!(carried(&error).value("offset"), Some("100"));
+    assert!(source.peak() > 1);
+}
+
 /// A thread that panics is an error, not a reader that waits for ever.
 #[test]
 fn a_source_that_panics_is_an_error_on_every_way() {
@@ -377,18 +392,18 @@ fn a_seek_within_the_window_keeps_it() {
 
 #[test]
 fn a_stream_dropped_or_left_while_it_is_read_ahead_waits_for_little() {
-    let time = Duration::from_millis(20);
+    let time = Duration::from_millis(5);
     let source = Watched::slow(vec![1; 64 * MIB], time);
     let mut stream = over(&source, 2, 32 * MIB);
-    stream.read_exact(&mut vec![0; 100 * KIB]).unwrap();
-    while source.peak() < 2 {
+    for _ in 0..1024 {
         stream.read_exact(&mut [0; 4096]).unwrap();
     }
+    assert_eq!(source.peak(), 2);
     let started = std::time::Instant::now();
     let reads = source.reads();
     drop(stream);
-    // Those under way, and none of the dozens that were asked for.
-    assert!(source.reads() <= reads + 2, "{} reads more", source.reads() - reads);
+    // Those under way or just begun, and none of the dozens that were asked for.
+    assert!(source.reads() <= reads + 4, "{} reads more", source.reads() - reads);
     assert!(started.elapsed() < 20 * time, "{:?}", started.elapsed());
     assert_eq!(Arc::strong_count(&source), 1);
 }

@@ -336,6 +336,7 @@ impl Window {
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(size).map_err(|error| out_of_memory(size as u64, error))?;
         self.made += 1;
+        debug_assert!(self.made <= self.most, "more memory than the window");
         Ok(buffer)
     }
 }

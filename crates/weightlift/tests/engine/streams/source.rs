@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use weightlift::{Error, ErrorKind, OpenSource, Result, Source};
@@ -15,6 +15,8 @@ struct State {
     content: Vec<u8>,
     slow: Duration,
     bad: AtomicU64,
+    /// Whether all behind it is bad too.
+    all_bad: AtomicBool,
     reads: AtomicU64,
     bytes: AtomicU64,
     active: AtomicU64,
@@ -37,6 +39,7 @@ impl Watched {
             content,
             slow,
             bad,
+            all_bad: AtomicBool::new(false),
             reads: zero(),
             bytes: zero(),
             active: zero(),
@@ -50,6 +53,12 @@ impl Watched {
     /// The byte at `offset` cannot be read (EIO).
     pub fn break_at(&self, offset: u64) {
         self.0.bad.store(offset, SeqCst);
+    }
+
+    /// Nothing from `offset` on can be read.
+    pub fn break_from(&self, offset: u64) {
+        self.0.all_bad.store(true, SeqCst);
+        self.break_at(offset);
     }
 
     pub fn mend(&self) {
@@ -115,7 +124,7 @@ impl OpenSource for Open {
         state.reads.fetch_add(1, SeqCst);
         std::thread::sleep(state.slow);
         let bad = state.bad.load(SeqCst);
-        let result = if offset == bad {
+        let result = if offset == bad || (offset > bad && state.all_bad.load(SeqCst)) {
             Err(io::Error::from_raw_os_error(EIO))
         } else {
             let end = if offset < bad { bad } else { u64::MAX };
