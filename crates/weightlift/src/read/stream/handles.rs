@@ -68,8 +68,12 @@ impl Handles {
                     state.lent += 1;
                     return Ok(opened);
                 }
-                // Too many open files, as a rule: fewer read at once then.
-                Err(error) if error.kind() == ErrorKind::Io && state.lent > 0 => {
+                // Too many open files, as a rule: fewer read at once then. One may have come back
+                // meanwhile.
+                Err(error)
+                    if error.kind() == ErrorKind::Io
+                        && (state.lent > 0 || !state.idle.is_empty()) =>
+                {
                     while state.idle.is_empty() && state.lent > 0 {
                         state = wait(&self.given_back, state, Duration::from_millis(20));
                     }
