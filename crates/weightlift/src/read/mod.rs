@@ -1,8 +1,8 @@
 //! Bytes into host memory: pieces of a plan, and streams.
 
 mod positional;
+mod retry;
 mod stream;
-mod whole;
 
 use crate::error::Result;
 use crate::memory::Place;

@@ -11,12 +11,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::whole::Short;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::ReadingThreads;
 use crate::source::{LocalFile, Source};
 use crate::system::{self, PAGE};
-use handles::Handles;
+use handles::{Handles, Short};
 use window::Window;
 
 /// From this size on a read goes straight into the caller's buffer, by several threads, which are

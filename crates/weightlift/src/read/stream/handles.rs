@@ -1,10 +1,11 @@
 //! A source, opened once for each thread that reads from it at the same time.
 
+use std::io::IoSliceMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::whole::{LONGEST_READ, Short, read_whole};
+use super::super::retry::{Attempts, LONGEST_READ, Next, ended, failed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::{OpenSource, Source};
 use crate::sync::{Condvar, Mutex, lock, wait};
@@ -23,6 +24,14 @@ struct State {
     lent: usize,
 }
 
+/// A read that did not bring all.
+#[derive(Debug)]
+pub(super) struct Short {
+    /// Bytes that came before it failed: these are good.
+    pub(super) done: usize,
+    pub(super) error: Error,
+}
+
 impl Handles {
     pub(super) fn new(source: Arc<dyn Source>) -> Self {
         Self { source, state: Mutex::new(State::default()), given_back: Condvar::new() }
@@ -39,18 +48,44 @@ impl Handles {
             Ok(opened) => Some(opened),
             Err(error) => return Err(Short { done: 0, error }),
         };
-        let length = buffer.len();
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            read_whole(&*self.source, &mut opened, offset, length, |open, done, at| {
-                let rest = &mut buffer[done..];
-                let most = rest.len().min(LONGEST_READ);
-                open.read_at(&mut [std::io::IoSliceMut::new(&mut rest[..most])], at)
-            })
-        }));
+        let read = catch_unwind(AssertUnwindSafe(|| self.read_by(&mut opened, buffer, offset)));
         let read = read.unwrap_or_else(|_| Err(Short { done: 0, error: self.panicked(offset) }));
         // After an error it is opened anew, which looks whether it is still the same.
         self.give_back(opened.filter(|_| read.is_ok()));
         read
+    }
+
+    fn read_by(
+        &self,
+        opened: &mut Option<Box<dyn OpenSource>>,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<(), Short> {
+        let source = self.source();
+        let mut attempts = Attempts::default();
+        let mut done = 0;
+        while done < buffer.len() {
+            let open = match opened.take().map_or_else(|| source.open(), Ok) {
+                Ok(open) => opened.insert(open),
+                Err(error) => return Err(Short { done, error }),
+            };
+            let at = offset + done as u64;
+            let rest = &mut buffer[done..];
+            let most = rest.len().min(LONGEST_READ);
+            match open.read_at(&mut [IoSliceMut::new(&mut rest[..most])], at) {
+                Ok(0) => return Err(Short { done, error: ended(source, at, rest.len()) }),
+                Ok(count) => {
+                    done += count;
+                    attempts.progressed();
+                }
+                Err(error) => match attempts.after(&error) {
+                    Next::Again => {}
+                    Next::Reopen => *opened = None,
+                    Next::Fail => return Err(Short { done, error: failed(error, source, at) }),
+                },
+            }
+        }
+        Ok(())
     }
 
     fn take(&self) -> Result<Box<dyn OpenSource>> {

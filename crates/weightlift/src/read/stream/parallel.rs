@@ -2,8 +2,7 @@
 
 use std::thread;
 
-use super::super::whole::Short;
-use super::handles::Handles;
+use super::handles::{Handles, Short};
 use crate::error::{Error, Result};
 use crate::sync::{Mutex, lock};
 

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::super::whole::Short;
-use super::handles::Handles;
+use super::handles::{Handles, Short};
 use crate::error::{Error, ErrorKind, Result};
 use crate::system::{PAGE, Threads};
 
