@@ -240,6 +240,29 @@ impl From<weightlift_index::Error> for Error {
     }
 }
 
+impl From<Error> for std::io::Error {
+    /// For whoever takes a reader: an error of the fitting kind that carries this one, which
+    /// [`get_ref`](std::io::Error::get_ref) and [`into_inner`](std::io::Error::into_inner) give.
+    fn from(error: Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let below = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
+        let kind = match error.kind() {
+            ErrorKind::FileNotFound => Io::NotFound,
+            ErrorKind::PermissionDenied => Io::PermissionDenied,
+            ErrorKind::OutOfHostMemory => Io::OutOfMemory,
+            ErrorKind::InvalidOption => Io::InvalidInput,
+            ErrorKind::Format(weightlift_index::ErrorKind::Truncated) => Io::UnexpectedEof,
+            // Both mean to a caller: the same call again, at once or later. That has been done.
+            ErrorKind::Io => match below.map_or(Io::Other, Self::kind) {
+                Io::WouldBlock | Io::Interrupted => Io::TimedOut,
+                kind => kind,
+            },
+            _ => Io::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -48,6 +48,7 @@ pub use options::{
     SMALLEST_BLOCK, format_size, parse_size,
 };
 pub use plan::{Block, Copy, Geometry, Piece, Plan, PlannedStorage};
+pub use read::{Stream, StreamOptions};
 pub use report::{Bytes, Decision, Fallback, Quarantined, Report, Seconds, SourceReport};
 pub use source::{Direct, Model, OpenOptions, OpenSource, Source};
 pub use system::{

@@ -1,4 +1,4 @@
-//! Pieces into host memory.
+//! Bytes into host memory: pieces of a plan, and streams.
 
 mod access;
 mod auto;
@@ -9,6 +9,7 @@ mod facts_linux;
 mod positional;
 mod retry;
 mod spans;
+mod stream;
 #[cfg(test)]
 mod tests;
 #[cfg(target_os = "linux")]
@@ -21,6 +22,7 @@ pub(crate) use access::Access;
 pub(crate) use auto::Auto;
 #[cfg(target_os = "linux")]
 pub(crate) use facts_linux::FileFacts;
+pub use stream::{Stream, StreamOptions};
 
 /// Reads pieces into places. One reader thread owns one reader.
 ///

@@ -63,7 +63,7 @@ pub(super) fn ended(source: &dyn Source, offset: u64, missing: usize) -> Error {
         return changed;
     }
     let kind = ErrorKind::Format(weightlift_index::ErrorKind::Truncated);
-    Error::new(kind, "the file ends before its tensors do")
+    Error::new(kind, "the file ends before it should")
         .with("file", source.name())
         .with("offset", offset)
         .with("missing", missing)

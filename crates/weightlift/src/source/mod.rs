@@ -96,10 +96,10 @@ impl Identity {
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorKind::Changed, format!("{what} while the model was being loaded"))
+        Err(Error::new(ErrorKind::Changed, format!("{what} while it was being read"))
             .with("file", name)
             .with("expected", then)
             .with("actual", now)
-            .hint("load again when nothing writes to the model's files"))
+            .hint("read it again when nothing writes to it"))
     }
 }

@@ -13,6 +13,7 @@ mod shared;
 mod sharing;
 mod sources;
 mod stopping;
+mod streams;
 
 use fake_cuda::{Config, FakeCuda, Guard};
 use testkit::{Spec, digest};

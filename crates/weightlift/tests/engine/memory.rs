@@ -15,7 +15,7 @@ use crate::{Fake, assert_adds_up, on_cuda, on_host, options};
 const MIB: u64 = 1 << 20;
 
 /// Tells the child which of the loads is its.
-const CHILD: &str = "WEIGHTLIFT_TEST_MEMORY";
+pub const CHILD: &str = "WEIGHTLIFT_TEST_MEMORY";
 
 /// 4 GiB in tensors of more than 1 GiB, which have allocations of their own on the device, and
 /// so digests of their own. Odd lengths: no tensor begins or ends with a page or a block.
@@ -145,12 +145,18 @@ fn to_the_device(route: Route, model: &Sparse) {
 
 /// Whether this process is the one that is to run `test`. Otherwise starts it and waits.
 fn alone(test: &str) -> bool {
+    alone_with(&format!("memory::{test}"), "1")
+}
+
+/// Whether this process is the one that is to run the test of that path. Otherwise starts it with
+/// something to know, which is not empty, and waits.
+pub fn alone_with(path: &str, value: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("memory::{test}"), "--nocapture"])
-        .env(CHILD, "1")
+        .args(["--exact", path, "--nocapture"])
+        .env(CHILD, value)
         // The fake driver keeps copies of pageable blocks. The C library's allocator would keep
         // such buffers when they are freed, in a heap of each thread that made one: 60 MiB that
         // are neither the loader's nor the driver's.
@@ -166,7 +172,7 @@ fn alone(test: &str) -> bool {
 }
 
 /// The most bytes of this process that ever were in memory.
-fn peak_resident() -> u64 {
+pub fn peak_resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
     let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
