@@ -401,7 +401,10 @@ impl Conductor<'_, '_> {
         let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
         let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
         if result.is_ok() {
-            note(&access, sources_of(plan), self.report);
+            // What the index holds itself was read when the model was opened.
+            let decoded = |source: &usize| self.model.index().sources[*source].decoded.is_some();
+            let files = sources_of(plan).into_iter().filter(|source| !decoded(source));
+            note(&access, files, self.report);
         }
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
@@ -442,8 +445,8 @@ fn begin_to_pin(
 }
 
 /// What was learnt of reads past the page cache.
-fn note(access: &Access, read: Vec<usize>, report: &mut Report) {
-    let rules = access.rules(read.into_iter());
+fn note(access: &Access, read: impl Iterator<Item = usize>, report: &mut Report) {
+    let rules = access.rules(read);
     if !rules.is_empty() {
         report.decide("reads", Kind::Buffered.name(), rules.join("; "));
     }

@@ -1,7 +1,8 @@
 //! What is known of a load's files: what they lie on, and what of them the page cache holds.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::access::{DirectAlignment, Facts};
 use crate::source::Source;
@@ -11,29 +12,59 @@ use crate::system::{self, Residency, Resident, StorageFacts, StorageKind};
 pub(crate) struct FileFacts {
     sources: Arc<[Arc<dyn Source>]>,
     known: Vec<OnceLock<Known>>,
+    /// What of the files read lately is in the cache, the latest last. Each holds a descriptor or
+    /// address space: a model may have more files than a process may have open.
+    recent: Mutex<VecDeque<(usize, Arc<Residency>)>>,
 }
 
 struct Known {
     alignment: Result<DirectAlignment, String>,
     /// Why everything is read through the cache unless direct reads are forced.
     buffered: Option<String>,
-    residency: Option<Residency>,
 }
+
+/// Pieces come in the files' order, so the readers are in few files at a time.
+const MOST_RECENT: usize = 16;
 
 impl FileFacts {
     pub(crate) fn new(sources: Arc<[Arc<dyn Source>]>) -> Self {
         let known = sources.iter().map(|_| OnceLock::new()).collect();
-        Self { sources, known }
+        Self { sources, known, recent: Mutex::default() }
     }
 
     fn known(&self, source: usize) -> &Known {
         self.known[source].get_or_init(|| {
-            look(&*self.sources[source]).unwrap_or_else(|why| Known {
+            let looked = look(&*self.sources[source]).map(|(known, residency)| {
+                self.keep(source, Arc::new(residency));
+                known
+            });
+            looked.unwrap_or_else(|why| Known {
                 alignment: Ok(DirectAlignment::USUAL),
                 buffered: Some(why),
-                residency: None,
             })
         })
+    }
+
+    fn residency(&self, source: usize) -> Option<Arc<Residency>> {
+        let kept = self.recent().iter().find(|(number, _)| *number == source).cloned();
+        if let Some((_, residency)) = kept {
+            return Some(residency);
+        }
+        let residency = Arc::new(look(&*self.sources[source]).ok()?.1);
+        self.keep(source, residency.clone());
+        Some(residency)
+    }
+
+    fn keep(&self, source: usize, residency: Arc<Residency>) {
+        let mut recent = self.recent();
+        recent.push_back((source, residency));
+        if recent.len() > MOST_RECENT {
+            recent.pop_front();
+        }
+    }
+
+    fn recent(&self) -> MutexGuard<'_, VecDeque<(usize, Arc<Residency>)>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -43,8 +74,11 @@ impl Facts for FileFacts {
     }
 
     fn is_cached(&self, source: usize, offset: u64, length: u64) -> bool {
-        let residency = &self.known(source).residency;
-        residency.as_ref().is_some_and(|file| file.range(offset, length) == Resident::All)
+        let known = self.known(source);
+        known.buffered.is_none()
+            && self
+                .residency(source)
+                .is_some_and(|file| file.range(offset, length) == Resident::All)
     }
 
     fn buffered(&self, source: usize) -> Option<&str> {
@@ -53,7 +87,7 @@ impl Facts for FileFacts {
 }
 
 /// Why nothing is known otherwise.
-fn look(source: &dyn Source) -> Result<Known, String> {
+fn look(source: &dyn Source) -> Result<(Known, Residency), String> {
     let open = source.open().map_err(|error| error.to_string())?;
     let descriptor = open.descriptor().ok_or("it is no local file")?;
     let file: File = descriptor.try_clone_to_owned().map_err(|error| error.to_string())?.into();
@@ -70,7 +104,7 @@ fn look(source: &dyn Source) -> Result<Known, String> {
     let buffered = rule(&facts)
         .or_else(|| alignment.clone().err())
         .or_else(|| (residency.method() == "unknown").then(|| UNASKED.to_owned()));
-    Ok(Known { alignment, buffered, residency: Some(residency) })
+    Ok((Known { alignment, buffered }, residency))
 }
 
 /// Read past the cache, a file that is in it takes twenty times as long or more; read through it,
@@ -91,5 +125,33 @@ fn rule(facts: &StorageFacts) -> Option<String> {
             // A head that moves between a dozen readers; the kernel's read-ahead keeps it still.
             (facts.rotational == Some(true)).then(|| "its disk rotates".to_owned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::LocalFile;
+
+    #[test]
+    fn descriptors_are_kept_of_few_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = |number: usize| -> Arc<dyn Source> {
+            let path = folder.path().join(number.to_string());
+            std::fs::write(&path, [7; 5000]).unwrap();
+            Arc::new(LocalFile::open_new(path, "f").unwrap().0)
+        };
+        let sources: Arc<[Arc<dyn Source>]> = (0..100).map(source).collect();
+        let facts = FileFacts::new(sources);
+        // The first ones are asked again when they are long forgotten.
+        for source in (0..100).chain(0..3) {
+            let cached = facts.is_cached(source, 0, 5000);
+            assert!(cached || facts.buffered(source).is_some(), "just written");
+        }
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(|entry| {
+            std::fs::read_link(entry.path()).is_ok_and(|path| path.starts_with(folder.path()))
+        });
+        let open = open.count();
+        assert!(open <= MOST_RECENT, "{open} files are open");
     }
 }

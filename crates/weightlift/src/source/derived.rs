@@ -190,7 +190,7 @@ mod tests {
                 let of = Box::new(Short(file.clone(), most));
                 let open = OpenSwapped { of, swap };
                 for from in start..file.len() {
-                    for to in from..file.len() {
+                    for to in from..=file.len() {
                         let mut buffer = vec![0; to - from];
                         let mut done = 0;
                         while done < buffer.len() {
