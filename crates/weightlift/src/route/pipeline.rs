@@ -299,6 +299,8 @@ impl Run {
         let mut under_way = 0;
         // Taken, but there was no place for it yet.
         let mut taken = None;
+        // Blocks that are read whole and not handed over yet.
+        let mut whole = Vec::new();
         loop {
             while under_way < reader.depth() && !self.stop.is_set() {
                 let next = || self.next_piece.fetch_add(1, Ordering::Relaxed);
@@ -319,7 +321,20 @@ impl Run {
             let Some(completed) = reader.complete() else { return Ok(()) };
             self.activity.end();
             under_way -= 1;
-            self.completed(completed, submitted)?;
+            whole.extend(self.completed(completed)?);
+            // Before the device is up, handing over is a long wait. Reads that are under way would
+            // end in it without anybody taking note, and the clock would count it as reading.
+            let ready = |staged: &Staged| staged.targets.queue().is_some();
+            if under_way == 0 || self.staged.as_ref().is_none_or(ready) {
+                for block in whole.drain(..) {
+                    let in_flight = self
+                        .staged
+                        .as_ref()
+                        .map(|staged| self.submit(block, staged))
+                        .transpose()?;
+                    submitted((block, in_flight));
+                }
+            }
         }
     }
 
@@ -383,7 +398,8 @@ impl Run {
         Ok(waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    fn completed(&self, completed: Completed, submitted: &mut dyn FnMut(Submitted)) -> Result<()> {
+    /// Counts a piece; the number of its block if that was the last one of it.
+    fn completed(&self, completed: Completed) -> Result<Option<usize>> {
         let kind = completed.result?;
         let piece = &self.plan.pieces[completed.piece];
         if kind == Kind::Direct {
@@ -392,16 +408,8 @@ impl Run {
         self.read_bytes[piece.source.0 as usize].fetch_add(piece.length, Ordering::Relaxed);
         // Before the count: whoever counts the last piece finds all places gone.
         drop(completed.place);
-        let state = &self.blocks[piece.block];
-        if state.left.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return Ok(());
-        }
-        let in_flight = match &self.staged {
-            Some(staged) => Some(self.submit(piece.block, staged)?),
-            None => None,
-        };
-        submitted((piece.block, in_flight));
-        Ok(())
+        let left = self.blocks[piece.block].left.fetch_sub(1, Ordering::AcqRel);
+        Ok((left == 1).then_some(piece.block))
     }
 
     fn submit(&self, block: usize, staged: &Staged) -> Result<InFlight> {

@@ -104,6 +104,22 @@ fn what_the_cache_holds_is_read_from_there_and_the_rest_past_it() {
     fake.assert_clean();
 }
 
+/// A reader that waits for the device to hand over a block has no reads under way: they would
+/// count as reading, and the driver's start as overlapped.
+#[test]
+fn waiting_for_the_driver_is_not_reading() {
+    let Some(model) = written("waiting_for_the_driver_is_not_reading") else { return };
+    for threads in [2, 4] {
+        let fake = Fake::new(Config { init_delay_ms: 400, ..Config::default() });
+        let text = "block_size=64KiB,piece_size=16KiB,staging_budget=256KiB";
+        let loader =
+            fake.loader(direct(&format!("{text},reading_threads={threads}"), DirectIo::On));
+        let seconds = loader.load(model.path(), on_cuda(Route::Pinned)).unwrap().report.seconds;
+        // The ring is full long before the driver is up; half is for a busy machine.
+        assert!(seconds.driver_wait > seconds.driver / 2.0, "{threads}: {seconds:?}");
+    }
+}
+
 #[test]
 fn files_in_memory_are_read_through_the_cache_and_the_report_says_why() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {

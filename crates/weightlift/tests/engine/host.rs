@@ -445,7 +445,7 @@ fn a_load_cancelled_while_the_driver_starts_to_pin_ends_at_once() {
     // The driver's thread goes on by itself, and the next load waits for it.
     assert!(loader.load_model(&model, pinned()).unwrap().report.pinned_destination_bytes > 0);
     drop(loader);
-    std::thread::sleep(Duration::from_millis(50));
+    crate::starts_are_over();
     fake.assert_clean();
 }
 

@@ -28,6 +28,7 @@ struct Fake {
 impl Fake {
     fn new(config: Config) -> Self {
         let _alone = FakeCuda::lock();
+        starts_are_over();
         let cuda = FakeCuda::open();
         cuda.reset(config);
         Self { cuda, _alone }
@@ -48,6 +49,19 @@ impl Fake {
 
     fn assert_no_violations(&self) {
         assert_eq!(self.cuda.violations(), Vec::<String>::new());
+    }
+}
+
+/// Waits until no driver is being started any more. A load that was cancelled leaves its start
+/// behind, and what that gives back would be taken from the next test's driver.
+fn starts_are_over() {
+    // The kernel keeps the first 15 characters of "weightlift-driver".
+    let is_start = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = task.and_then(|task| std::fs::read_to_string(task.path().join("comm")));
+        name.is_ok_and(|name| name.trim_end() == "weightlift-driv")
+    };
+    while std::fs::read_dir("/proc/self/task").expect("this process").any(is_start) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 

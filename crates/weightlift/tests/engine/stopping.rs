@@ -60,7 +60,7 @@ fn a_load_cancelled_while_the_driver_starts_does_not_wait_for_it() {
     // What was started is the loader's: the next load takes it.
     assert_same(&loader.load_model(&model, on_cuda(Route::Pinned)).unwrap(), &specs());
     drop(loader);
-    std::thread::sleep(Duration::from_millis(50));
+    crate::starts_are_over();
     fake.assert_clean();
 }
 
