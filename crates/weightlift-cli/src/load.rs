@@ -122,6 +122,10 @@ fn print_text(
         let pinned = format_size(report.pinned_destination_bytes);
         output.line(format_args!("destination: {pinned} of host memory stay pinned"))?;
     }
+    if report.read_ahead_bytes > 0 {
+        let ahead = text::bytes(report.read_ahead_bytes);
+        output.line(format_args!("read ahead: {ahead} while the driver started"))?;
+    }
     if report.skipped_tensors > 0 {
         let skipped = text::count(report.skipped_tensors, "tensor");
         output.line(format_args!("skipped: {skipped} that the model's index does not name"))?;

@@ -40,6 +40,10 @@ pub struct Report {
     /// asked for; no part of `pinned_bytes`.
     #[serde(default)]
     pub pinned_destination_bytes: u64,
+    /// Bytes that were read into the page cache while the device started, beyond what the staging
+    /// memory holds, to be read from there. They are no part of `bytes`.
+    #[serde(default)]
+    pub read_ahead_bytes: u64,
     /// Memory given up because it could not be proved idle, and handles that could not be
     /// destroyed, since the loader was made.
     pub quarantined: Quarantined,

@@ -400,6 +400,7 @@ impl Conductor<'_, '_> {
         let (access_of_job, stop) = (access.clone(), stop.clone());
         let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
         let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
+        self.report.read_ahead_bytes += access.bytes_ahead();
         if result.is_ok() {
             // What the index holds itself was read when the model was opened.
             let decoded = |source: &usize| self.model.index().sources[*source].decoded.is_some();

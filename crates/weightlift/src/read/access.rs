@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::ahead::{Ahead, Claim};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::DirectIo;
 use crate::source::Source;
-use crate::system::PAGE;
+use crate::system::{PAGE, Resident, drop_from_cache};
 
 /// What direct reads must be multiples of, in bytes; both are powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +37,22 @@ pub(crate) trait Facts: Send + Sync {
     /// What direct reads of the source must be multiples of; why it should have none otherwise.
     fn alignment(&self, source: usize) -> Result<DirectAlignment, String>;
 
-    /// Whether it is known that all of a range is in the page cache.
-    fn is_cached(&self, source: usize, offset: u64, length: u64) -> bool;
+    /// How much of a range is in the page cache.
+    fn resident(&self, source: usize, offset: u64, length: u64) -> Resident;
 
     /// Why the source is read through the cache unless direct reads are forced, if it is.
     fn buffered(&self, _source: usize) -> Option<&str> {
         None
+    }
+
+    /// Whether the page cache can be made to hold it before it is read.
+    fn can_be_ahead(&self, _source: usize) -> bool {
+        false
+    }
+
+    /// Bytes that may be read ahead in all. Asked once.
+    fn room_ahead(&self) -> u64 {
+        0
     }
 }
 
@@ -53,6 +64,7 @@ pub(crate) struct Access {
     refusals: Vec<Refusal>,
     /// The reader that direct reads went through, and why not a better one.
     engine: OnceLock<(&'static str, String)>,
+    ahead: Ahead,
 }
 
 /// A source that cannot be read directly.
@@ -81,7 +93,8 @@ impl Access {
         facts: Box<dyn Facts>,
     ) -> Self {
         let refusals = sources.iter().map(|_| Refusal::default()).collect();
-        Self { sources, mode, facts, refusals, engine: OnceLock::new() }
+        let (engine, ahead) = (OnceLock::new(), Ahead::default());
+        Self { sources, mode, facts, refusals, engine, ahead }
     }
 
     pub(crate) fn sources(&self) -> &[Arc<dyn Source>] {
@@ -121,7 +134,55 @@ impl Access {
             DirectIo::Auto => {
                 !self.is_refused(source)
                     && self.facts.buffered(source).is_none()
-                    && !self.facts.is_cached(source, offset, length as u64)
+                    && !self.is_ahead(source, offset)
+                    && self.facts.resident(source, offset, length as u64) != Resident::All
+            }
+        }
+    }
+
+    /// Whether a range for which there is no place yet is to be read into the page cache. Only
+    /// what the load would read through the cache anyway stays there afterwards.
+    pub(crate) fn claim_ahead(&self, source: usize, offset: u64, length: u64) -> Claim {
+        if self.mode == DirectIo::On {
+            return Claim::NoneAnyMore;
+        }
+        if !self.facts.can_be_ahead(source) {
+            return Claim::Not;
+        }
+        let resident = self.facts.resident(source, offset, length);
+        // Part of it: dropping the rest afterwards would take time, and what is there with it.
+        if matches!(resident, Resident::All | Resident::Part { .. }) {
+            return Claim::Not;
+        }
+        let claim = self.ahead.claim(length, || self.facts.room_ahead());
+        let direct = self.mode == DirectIo::Auto && !self.is_refused(source);
+        if claim == Claim::Read && direct && resident == Resident::None {
+            self.ahead.was_cold(source, offset, length);
+        }
+        claim
+    }
+
+    /// Bytes that were read into the page cache before there was a place for them.
+    pub(crate) fn bytes_ahead(&self) -> u64 {
+        self.ahead.bytes()
+    }
+
+    /// Whether a range was read ahead that the page cache is to hold no longer than needed.
+    pub(super) fn is_ahead(&self, source: usize, offset: u64) -> bool {
+        self.ahead.holds(source, offset)
+    }
+
+    /// Drops from the page cache what was read ahead and is still there. Nobody reads any more.
+    pub(crate) fn drop_ahead(&self) {
+        for (source, offset, length) in self.ahead.take_cold() {
+            let Ok(open) = self.source(source).open() else { continue };
+            let page = PAGE as u64;
+            let start = offset / page * page;
+            // The cache held nothing of the range, and so nothing of the pages at its ends.
+            let end = (offset + length).next_multiple_of(page);
+            if let Some(descriptor) = open.descriptor() {
+                // Where it is refused the pages stay, as those of any file that was read.
+                let _ = drop_from_cache(descriptor, start, end - start);
             }
         }
     }

@@ -38,6 +38,11 @@ impl<'a> Auto<'a> {
         Self { access, cached, plain, queue, direct: None, done: VecDeque::new() }
     }
 
+    /// Has the page cache hold a range that was claimed for that ([`Access::claim_ahead`]).
+    pub(crate) fn read_ahead(&mut self, source: usize, offset: u64, length: u64) {
+        self.cached.read_into_cache(source, offset, length);
+    }
+
     fn direct(&mut self) -> &mut (dyn Reader + 'a) {
         &mut **self.direct.get_or_insert_with(|| match (self.queue)(self.access, Kind::Direct) {
             Ok((reader, entries)) => {
@@ -70,6 +75,10 @@ impl Reader for Auto<'_> {
         let completed = reader.complete();
         if completed.as_ref().is_some_and(|completed| completed.result.is_ok()) {
             self.access.count(piece.source, length);
+            if self.access.is_ahead(piece.source, piece.offset) {
+                // Now, beside other reads: at the end of the load it would take its own time.
+                self.cached.drop_from_cache(piece.source, piece.offset, length as u64);
+            }
         }
         self.done.extend(completed);
     }

@@ -21,6 +21,8 @@ struct Known {
     alignment: Result<DirectAlignment, String>,
     /// Why everything is read through the cache unless direct reads are forced.
     buffered: Option<String>,
+    /// Whether the page cache can have it before it is read: it is a file, and not in memory.
+    can_be_ahead: bool,
 }
 
 /// Pieces come in the files' order, so the readers are in few files at a time.
@@ -41,6 +43,7 @@ impl FileFacts {
             looked.unwrap_or_else(|why| Known {
                 alignment: Ok(DirectAlignment::USUAL),
                 buffered: Some(why),
+                can_be_ahead: false,
             })
         })
     }
@@ -73,16 +76,27 @@ impl Facts for FileFacts {
         self.known(source).alignment.clone()
     }
 
-    fn is_cached(&self, source: usize, offset: u64, length: u64) -> bool {
-        let known = self.known(source);
-        known.buffered.is_none()
-            && self
-                .residency(source)
-                .is_some_and(|file| file.range(offset, length) == Resident::All)
+    fn resident(&self, source: usize, offset: u64, length: u64) -> Resident {
+        match self.known(source).buffered {
+            Some(_) => Resident::Unknown,
+            None => {
+                self.residency(source).map_or(Resident::Unknown, |file| file.range(offset, length))
+            }
+        }
     }
 
     fn buffered(&self, source: usize) -> Option<&str> {
         self.known(source).buffered.as_deref()
+    }
+
+    fn can_be_ahead(&self, source: usize) -> bool {
+        self.known(source).can_be_ahead
+    }
+
+    /// Half of what is free: the other half is for whoever else runs, and for what the kernel
+    /// keeps of files that are in use.
+    fn room_ahead(&self) -> u64 {
+        system::available_memory() / 2
     }
 }
 
@@ -104,7 +118,8 @@ fn look(source: &dyn Source) -> Result<(Known, Residency), String> {
     let buffered = rule(&facts)
         .or_else(|| alignment.clone().err())
         .or_else(|| (residency.method() == "unknown").then(|| UNASKED.to_owned()));
-    Ok((Known { alignment, buffered }, residency))
+    let can_be_ahead = facts.kind != StorageKind::Memory;
+    Ok((Known { alignment, buffered, can_be_ahead }, residency))
 }
 
 /// Read past the cache, a file that is in it takes twenty times as long or more; read through it,
@@ -145,8 +160,8 @@ mod tests {
         let facts = FileFacts::new(sources);
         // The first ones are asked again when they are long forgotten.
         for source in (0..100).chain(0..3) {
-            let cached = facts.is_cached(source, 0, 5000);
-            assert!(cached || facts.buffered(source).is_some(), "just written");
+            let cached = facts.resident(source, 0, 5000);
+            assert!(cached == Resident::All || facts.buffered(source).is_some(), "just written");
         }
         let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(|entry| {
             std::fs::read_link(entry.path()).is_ok_and(|path| path.starts_with(folder.path()))

@@ -1,6 +1,7 @@
 //! Bytes into host memory: pieces of a plan, and streams.
 
 mod access;
+mod ahead;
 mod auto;
 #[cfg(target_os = "linux")]
 mod direct_linux;
@@ -19,6 +20,7 @@ use crate::error::Result;
 use crate::memory::Place;
 
 pub(crate) use access::Access;
+pub(crate) use ahead::Claim;
 pub(crate) use auto::Auto;
 #[cfg(target_os = "linux")]
 pub(crate) use facts_linux::FileFacts;

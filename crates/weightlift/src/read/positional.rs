@@ -1,12 +1,17 @@
 //! Reads at an offset, one at a time, on the thread that asks.
 
+use std::io::{ErrorKind, IoSliceMut};
+use std::num::NonZeroU64;
 use std::sync::Arc;
+
+use rustix::fs::{Advice, fadvise};
 
 use super::retry::{Attempts, LONGEST_READ, Next, ended, failed};
 use super::{Completed, Kind, ReadPiece, Reader};
 use crate::error::Result;
 use crate::memory::Place;
 use crate::source::{OpenSource, Source};
+use crate::system::drop_from_cache;
 
 /// Linux takes at most 1024 buffers a call (UIO_MAXIOV).
 const MOST_BUFFERS: usize = 1024;
@@ -55,6 +60,33 @@ impl<'a> Positional<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Has the page cache hold a range. Errors are left to whoever reads it for good.
+    pub(super) fn read_into_cache(&mut self, source: usize, offset: u64, length: u64) {
+        let Ok(open) = self.open(source) else { return };
+        // All of it at once: a read alone asks the disk for a little at a time.
+        if let Some(descriptor) = open.descriptor() {
+            let _ = fadvise(descriptor, offset, NonZeroU64::new(length), Advice::WillNeed);
+        }
+        // What is read is looked at by nobody: small enough for a processor's own cache.
+        let mut buffer = vec![0; length.min(256 << 10) as usize];
+        let mut done = 0;
+        while done < length {
+            let some = (length - done).min(buffer.len() as u64) as usize;
+            match open.read_at(&mut [IoSliceMut::new(&mut buffer[..some])], offset + done) {
+                Ok(count) if count > 0 => done += count as u64,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Drops a range from the page cache, in whole pages, as far as that is possible.
+    pub(super) fn drop_from_cache(&mut self, source: usize, offset: u64, length: u64) {
+        if let Some(descriptor) = self.open(source).ok().and_then(|open| open.descriptor()) {
+            let _ = drop_from_cache(descriptor, offset, length);
+        }
     }
 
     fn open(&mut self, source: usize) -> Result<&dyn OpenSource> {

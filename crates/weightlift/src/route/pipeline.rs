@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{InFlight, OpenBlock, Place, Ring};
 use crate::plan::Plan;
-use crate::read::{Access, Auto, Completed, Kind, ReadPiece, Reader};
+use crate::read::{Access, Auto, Claim, Completed, Kind, ReadPiece, Reader};
 use crate::system::Threads;
 
 use super::activity::Activity;
@@ -132,6 +132,7 @@ pub(crate) fn run(
     // After a good run every block's own end was waited for.
     drain.armed = result.is_err();
     drop(drain);
+    run.access.drop_ahead();
     measures.read = run.read_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();
     measures.direct = run.direct_bytes.load(Ordering::Relaxed);
     measures.reading = run.activity.reading();
@@ -149,6 +150,8 @@ struct Run {
     staged: Option<Staged>,
     stop: Arc<Stop>,
     next_piece: AtomicUsize,
+    /// The next piece that could be read ahead.
+    next_ahead: AtomicUsize,
     blocks: Vec<BlockState>,
     read_bytes: Vec<AtomicU64>,
     direct_bytes: AtomicU64,
@@ -189,6 +192,10 @@ impl Run {
             End::InPlace(places) => (None, places.into_iter()),
             End::Staged(staged) => (Some(staged), Vec::new().into_iter()),
         };
+        // For the blocks before it there is a place in the ring from the beginning.
+        let beyond = staged.as_ref().map(|staged: &Staged| staged.ring.blocks() as usize);
+        let first_ahead = beyond.and_then(|block| job.plan.blocks.get(block));
+        let first_ahead = first_ahead.map_or(job.plan.pieces.len(), |block| block.pieces.start);
         let mut blocks = Vec::with_capacity(job.plan.blocks.len());
         for block in &job.plan.blocks {
             let places = in_place.next().unwrap_or_default().into_iter().map(Some).collect();
@@ -204,6 +211,7 @@ impl Run {
             staged,
             stop: job.stop,
             next_piece: AtomicUsize::new(0),
+            next_ahead: AtomicUsize::new(first_ahead),
             blocks,
             activity: Activity::default(),
             waiting_for_bus: AtomicU64::new(0),
@@ -277,7 +285,7 @@ impl Run {
     }
 
     /// What a reader does until there is nothing left to take.
-    fn work(&self, reader: &mut dyn Reader, submitted: &mut dyn FnMut(Submitted)) {
+    fn work(&self, reader: &mut Auto<'_>, submitted: &mut dyn FnMut(Submitted)) {
         let worked = catch_unwind(AssertUnwindSafe(|| self.read_pieces(reader, submitted)));
         let died =
             || Error::new(ErrorKind::Internal, "a reader thread died").hint("please report it");
@@ -290,7 +298,7 @@ impl Run {
 
     fn read_pieces(
         &self,
-        reader: &mut dyn Reader,
+        reader: &mut Auto<'_>,
         submitted: &mut dyn FnMut(Submitted),
     ) -> Result<()> {
         if let Some(staged) = &self.staged {
@@ -301,6 +309,7 @@ impl Run {
         let mut taken = None;
         // Blocks that are read whole and not handed over yet.
         let mut whole = Vec::new();
+        let mut more_ahead = true;
         loop {
             while under_way < reader.depth() && !self.stop.is_set() {
                 let next = || self.next_piece.fetch_add(1, Ordering::Relaxed);
@@ -308,7 +317,9 @@ impl Run {
                 let Some(piece) = self.plan.pieces.get(number) else { break };
                 // Who has reads under way does not wait for a block: it may be that those must
                 // end, and be taken note of, for a block to become free.
-                let Some(mut place) = self.place(number, under_way == 0)? else {
+                let idle = under_way == 0 && whole.is_empty();
+                let wait = idle && (self.is_ready() || !more_ahead);
+                let Some(mut place) = self.place(number, wait)? else {
                     taken = Some(number);
                     break;
                 };
@@ -318,24 +329,55 @@ impl Run {
                 reader.submit(ReadPiece { piece: number, source, offset }, place);
                 under_way += 1;
             }
-            let Some(completed) = reader.complete() else { return Ok(()) };
-            self.activity.end();
-            under_way -= 1;
-            whole.extend(self.completed(completed)?);
-            // Before the device is up, handing over is a long wait. Reads that are under way would
-            // end in it without anybody taking note, and the clock would count it as reading.
-            let ready = |staged: &Staged| staged.targets.queue().is_some();
-            if under_way == 0 || self.staged.as_ref().is_none_or(ready) {
+            let completed = reader.complete();
+            let reads_on = completed.is_some();
+            if let Some(completed) = completed {
+                self.activity.end();
+                under_way -= 1;
+                whole.extend(self.completed(completed)?);
+            }
+            // Until the device is there, handing over is a long wait. Reads that are under way
+            // would end in it without anybody taking note, and the clock would count it as
+            // reading; and there may be more to read.
+            if self.is_ready() || !(reads_on || more_ahead) || self.stop.is_set() {
                 for block in whole.drain(..) {
-                    let in_flight = self
-                        .staged
-                        .as_ref()
-                        .map(|staged| self.submit(block, staged))
-                        .transpose()?;
-                    submitted((block, in_flight));
+                    submitted((block, self.hand_over(block)?));
+                }
+            }
+            if reads_on {
+                continue;
+            }
+            if whole.is_empty() && (taken.is_none() || self.stop.is_set()) {
+                return Ok(());
+            }
+            more_ahead = more_ahead && self.read_ahead(reader);
+        }
+    }
+
+    /// Whether blocks can be handed over without a wait for the device.
+    fn is_ready(&self) -> bool {
+        self.staged.as_ref().is_none_or(|staged| staged.targets.queue().is_some())
+    }
+
+    /// Reads the next piece that the ring has no place for into the page cache, while the device
+    /// starts. Whether there may be more.
+    fn read_ahead(&self, reader: &mut Auto<'_>) -> bool {
+        while !self.is_ready() && !self.stop.is_set() {
+            let number = self.next_ahead.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = self.plan.pieces.get(number) else { return false };
+            let source = piece.source.0 as usize;
+            match self.access.claim_ahead(source, piece.offset, piece.length) {
+                Claim::Not => {}
+                Claim::NoneAnyMore => return false,
+                Claim::Read => {
+                    self.activity.begin();
+                    reader.read_ahead(source, piece.offset, piece.length);
+                    self.activity.end();
+                    break;
                 }
             }
         }
+        true
     }
 
     /// The place of piece `number`. Who asks first for a block's places opens the block; others
@@ -410,6 +452,10 @@ impl Run {
         drop(completed.place);
         let left = self.blocks[piece.block].left.fetch_sub(1, Ordering::AcqRel);
         Ok((left == 1).then_some(piece.block))
+    }
+
+    fn hand_over(&self, block: usize) -> Result<Option<InFlight>> {
+        self.staged.as_ref().map(|staged| self.submit(block, staged)).transpose()
     }
 
     fn submit(&self, block: usize, staged: &Staged) -> Result<InFlight> {

@@ -22,7 +22,7 @@ pub use memory_linux::available_memory;
 pub(crate) use memory_linux::free_swap;
 pub use residency::Resident;
 #[cfg(target_os = "linux")]
-pub(crate) use residency_linux::Residency;
+pub(crate) use residency_linux::{Residency, drop_from_cache};
 pub use storage::{DirectAlignment, StorageFacts, StorageKind};
 #[cfg(target_os = "linux")]
 pub use storage_linux::storage_facts;

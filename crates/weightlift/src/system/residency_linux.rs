@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
 use rustix::fs::Advice;
@@ -90,9 +91,9 @@ impl Residency {
 /// Drops what the page cache holds of a range, in whole pages: a page that lies only partly in
 /// the range stays, unless all that the file has of it does lie there. So do pages that were
 /// written and are not on the disk yet, and those that somebody has mapped.
-pub(crate) fn drop_from_cache(file: &File, offset: u64, length: u64) -> io::Result<()> {
+pub(crate) fn drop_from_cache(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
     let page = page_size() as u64;
-    let file_length = file.metadata()?.len();
+    let file_length = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
     let end = offset.saturating_add(length);
     let end = if end >= file_length { file_length } else { end / page * page };
     let start = offset.checked_next_multiple_of(page).unwrap_or(end);

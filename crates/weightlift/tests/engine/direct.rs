@@ -2,7 +2,7 @@
 
 use fake_cuda::Config;
 use testkit::{Fault, Random, Spec, Written, in_memory, skipped};
-use weightlift::{CachedFile, DirectIo, ErrorKind, Loader, Options, Resident, Route};
+use weightlift::{CachedFile, CancelToken, DirectIo, ErrorKind, Loader, Options, Resident, Route};
 
 use crate::{Fake, assert_same, on_cuda, on_host, options};
 
@@ -118,6 +118,100 @@ fn waiting_for_the_driver_is_not_reading() {
         // The ring is full long before the driver is up; half is for a busy machine.
         assert!(seconds.driver_wait > seconds.driver / 2.0, "{threads}: {seconds:?}");
     }
+}
+
+/// While the device starts, what is cold and has no place in the ring is read into the page cache,
+/// and read from there; afterwards the cache is as it was.
+#[test]
+fn what_the_ring_has_no_place_for_is_read_ahead_while_the_driver_starts() {
+    const TEST: &str = "what_the_ring_has_no_place_for_is_read_ahead_while_the_driver_starts";
+    const MIB: u64 = 1 << 20;
+    let specs = vec![Spec::u8("w", Random::new(9).bytes(24 << 20))];
+    let model = Written::single(specs, 3);
+    std::fs::File::open(model.path()).unwrap().sync_all().unwrap();
+    let file = CachedFile::open(model.path()).unwrap();
+    let evict = || file.drop_pages(0, file.length()).unwrap();
+    let resident = |from: u64, to: u64| file.resident(from * MIB, (to - from) * MIB);
+    evict();
+    if resident(0, 24) != Resident::None {
+        return skipped(TEST, "the cache cannot be asked, or nothing can be dropped from it");
+    }
+    let ring = "block_size=2MiB,piece_size=512KiB,staging_budget=4MiB";
+    let load = |mode: DirectIo, threads: u32, init_delay_ms: u64| {
+        let fake = Fake::new(Config { init_delay_ms, ..Config::default() });
+        let loader = fake.loader(direct(&format!("{ring},reading_threads={threads}"), mode));
+        let loaded = loader.load(model.path(), on_cuda(Route::Pinned)).unwrap();
+        assert_same(&loaded, &model.tensors);
+        let report = loaded.report.clone();
+        drop((loaded, loader));
+        fake.assert_clean();
+        let reads = |kind: &str| report.reads.get(kind).copied().unwrap_or(0);
+        (report.read_ahead_bytes, reads("direct"), reads("buffered"))
+    };
+    for threads in [2, 4] {
+        // As much as the disk brings in the time, of all but what the ring holds.
+        let (ahead, past, through) = load(DirectIo::Auto, threads, 600);
+        assert!((1..=21 * MIB).contains(&ahead), "{ahead} bytes were read ahead");
+        assert_eq!((through, past + through), (ahead, 24 * MIB));
+        assert_eq!(resident(1, 24), Resident::None, "what was cold is in the cache now");
+    }
+    // Half of it is there before, and stays.
+    std::io::copy(
+        &mut std::io::Read::take(std::fs::File::open(model.path()).unwrap(), 12 * MIB),
+        &mut std::io::sink(),
+    )
+    .unwrap();
+    // What the kernel has begun to read ahead of that comes when it comes.
+    while resident(12, 24) != Resident::None {
+        file.drop_pages(12 * MIB, file.length()).unwrap();
+    }
+    let (ahead, ..) = load(DirectIo::Auto, 3, 600);
+    assert!((1..=13 * MIB).contains(&ahead), "{ahead} bytes were read ahead");
+    let after = (resident(0, 12), resident(12, 24));
+    assert_eq!(after, (Resident::All, Resident::None), "the cache is not as it was");
+    // Forced past the cache, nothing goes into it; forced through it, all of it stays there.
+    evict();
+    assert_eq!(load(DirectIo::On, 3, 300), (0, 24 * MIB, 0));
+    assert_eq!(resident(1, 24), Resident::None);
+    let (ahead, past, through) = load(DirectIo::Off, 3, 600);
+    assert_eq!((past, through, resident(0, 24)), (0, 24 * MIB, Resident::All));
+    assert!((1..=21 * MIB).contains(&ahead), "{ahead} bytes were read ahead");
+    // Where all of it is there nothing is to be read ahead; nor with one reader, nor with a
+    // device that is up.
+    assert_eq!(load(DirectIo::Auto, 3, 300), (0, 0, 24 * MIB));
+    evict();
+    assert_eq!(load(DirectIo::Auto, 1, 300).0, 0);
+    assert_eq!(resident(1, 24), Resident::None);
+}
+
+/// A load that ends early leaves the cache as it was, too.
+#[test]
+fn a_load_that_is_cancelled_drops_what_it_read_ahead() {
+    const TEST: &str = "a_load_that_is_cancelled_drops_what_it_read_ahead";
+    let model = Written::single(vec![Spec::u8("w", Random::new(9).bytes(24 << 20))], 3);
+    std::fs::File::open(model.path()).unwrap().sync_all().unwrap();
+    let file = CachedFile::open(model.path()).unwrap();
+    file.drop_pages(0, file.length()).unwrap();
+    let resident = || file.resident(1 << 20, 23 << 20);
+    if resident() != Resident::None {
+        return skipped(TEST, "the cache cannot be asked, or nothing can be dropped from it");
+    }
+    let fake = Fake::new(Config { init_delay_ms: 2_000, ..Config::default() });
+    let loader = fake.loader(options("block_size=1MiB,staging_budget=2MiB,reading_threads=2"));
+    let token = CancelToken::new();
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| loader.load(model.path(), on_cuda(Route::Pinned).cancel(&token)));
+        while resident() == Resident::None {
+            assert!(!load.is_finished(), "nothing was read ahead");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        token.cancel();
+        assert_eq!(load.join().unwrap().unwrap_err().kind(), ErrorKind::Cancelled);
+    });
+    assert_eq!(resident(), Resident::None, "what was cold is in the cache now");
+    drop(loader);
+    crate::starts_are_over();
+    fake.assert_clean();
 }
 
 #[test]

@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::memory::Scratch;
 use crate::options::DirectIo;
 use crate::source::{self, LocalFile, OpenSource, Source};
+use crate::system::Resident;
 
 /// The readers that the suite is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,8 +216,11 @@ impl Facts for Known {
         Ok(self.alignment)
     }
 
-    fn is_cached(&self, _source: usize, offset: u64, _length: u64) -> bool {
-        self.odd_pages_are_cached && (offset / 4096) % 2 == 1
+    fn resident(&self, _source: usize, offset: u64, _length: u64) -> Resident {
+        match self.odd_pages_are_cached && (offset / 4096) % 2 == 1 {
+            true => Resident::All,
+            false => Resident::None,
+        }
     }
 }
 
