@@ -10,7 +10,7 @@ mod select;
 mod staging;
 mod start;
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,9 @@ use crate::options::{DeviceChoice, ReadingThreads, Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
 use crate::read::{Access, FileFacts, Kind};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
-use crate::route::{self, Cancelled, End, Job, Measures, Prepare, Staged, Stop, Targets};
+use crate::route::{
+    self, Cancelled, End, Job, Meanwhile, Measures, Prepare, Staged, Stop, Targets,
+};
 use crate::source::Model;
 use crate::system::{self, Threads};
 use crate::tensor::Tensor;
@@ -215,9 +217,10 @@ impl Conductor<'_, '_> {
         let registrar = OnceCell::new();
         let (mut start, mut pinning) =
             pinner.and_then(|start| Some((start, targets.pinning(&plan)?))).unzip();
-        let mut prepare = |idle: &dyn Fn() -> Duration| -> Result<()> {
+        let mut prepare = |meanwhile: &Meanwhile<'_>| -> Result<()> {
             let Some(start) = &mut start else { return Ok(()) };
-            let device = start.finish(&*cancelled, idle, &mut seconds).map_err(pinning::needed)?;
+            let device =
+                start.finish(&*cancelled, meanwhile, &mut seconds).map_err(pinning::needed)?;
             let none = || Error::new(ErrorKind::NoDevice, "there is no device to pin memory for");
             let _ = registrar.set(device.ok_or_else(none)?.registrar());
             Ok(())
@@ -288,8 +291,8 @@ impl Conductor<'_, '_> {
         let mut provide = self.request.provide.take();
         let mut seconds = Report::default();
         let mut again = false;
-        let mut prepare = |idle: &dyn Fn() -> Duration| -> Result<()> {
-            let Some(device) = start.finish(&*cancelled, idle, &mut seconds)? else {
+        let mut prepare = |meanwhile: &Meanwhile<'_>| -> Result<()> {
+            let Some(device) = start.finish(&*cancelled, meanwhile, &mut seconds)? else {
                 again = true;
                 return Err(Error::new(ErrorKind::NoDevice, "host memory is taken instead"));
             };
@@ -369,12 +372,13 @@ impl Conductor<'_, '_> {
         let mut delivered = vec![0; sources.len()];
         let mut landed_bytes = 0;
         let on_event = &mut self.request.on_event;
-        let mut tell = |event: Event<'_>| {
-            if let Some(on_event) = on_event {
+        let on_event = RefCell::new(on_event);
+        let tell = |event: Event<'_>| {
+            if let Some(on_event) = &mut **on_event.borrow_mut() {
                 on_event(event);
             }
         };
-        let ready = |storage: usize, tell: &mut dyn FnMut(Event<'_>)| {
+        let ready = |storage: usize| {
             by_storage[storage].iter().for_each(|tensor| tell(Event::Ready { tensor }));
         };
         let stop = Arc::new(Stop::new(self.cancelled.clone()));
@@ -390,7 +394,7 @@ impl Conductor<'_, '_> {
                 }
                 left[copy.storage] -= copy.length;
                 if left[copy.storage] == 0 {
-                    ready(copy.storage, &mut tell);
+                    ready(copy.storage);
                 }
             }
         };
@@ -399,7 +403,8 @@ impl Conductor<'_, '_> {
             Arc::new(Access::new(sources.clone(), mode, Box::new(FileFacts::new(sources.clone()))));
         let (access_of_job, stop) = (access.clone(), stop.clone());
         let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
-        let (result, measures) = route::run(job, &mut self.threads, prepare, &mut landed);
+        let (result, measures) =
+            route::run(job, &mut self.threads, prepare, &mut landed, &|| tell(Event::Waiting));
         self.report.read_ahead_bytes += access.bytes_ahead();
         if result.is_ok() {
             // What the index holds itself was read when the model was opened.
@@ -409,7 +414,7 @@ impl Conductor<'_, '_> {
         }
         if result.is_ok() {
             let empty = plan.storages.iter().take_while(|storage| storage.length == 0).count();
-            (0..empty).for_each(|storage| ready(storage, &mut tell));
+            (0..empty).for_each(ready);
         }
         (result, measures, delivered)
     }

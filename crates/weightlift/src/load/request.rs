@@ -54,6 +54,9 @@ pub enum Event<'a> {
         /// The tensor.
         tensor: &'a TensorInfo,
     },
+    /// Nothing new: told every 20 ms or so while the calling thread waits, so that whoever must
+    /// look at something now and then, at signals for example, can cancel the load.
+    Waiting,
 }
 
 impl<'a> Request<'a> {

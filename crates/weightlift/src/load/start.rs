@@ -11,6 +11,7 @@ use crate::device::cuda::{CudaDevice, Platform};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{DeviceChoice, Route, RouteChoice};
 use crate::report::{Fallback, Report};
+use crate::route::Meanwhile;
 
 /// A device that is there, or on its way.
 pub(super) enum Start {
@@ -133,12 +134,11 @@ impl Start {
         }
     }
 
-    /// The device, `None` for the host; waits for it. `idle` is a clock that runs while nothing
-    /// else does.
+    /// The device, `None` for the host; waits for it, and says so to `meanwhile`.
     pub(super) fn finish(
         &mut self,
         cancelled: &dyn Fn() -> bool,
-        idle: &dyn Fn() -> Duration,
+        meanwhile: &Meanwhile<'_>,
         report: &mut Report,
     ) -> Result<Option<Arc<CudaDevice>>> {
         let mut starting = match std::mem::replace(self, Self::Host) {
@@ -149,7 +149,7 @@ impl Start {
             }
             Self::Starting(starting) => starting,
         };
-        let idle_before = idle();
+        let idle_before = meanwhile.idle();
         let (device, took) = loop {
             match starting.said.recv_timeout(CANCEL_POLL) {
                 Ok(Said::Found) => {}
@@ -160,14 +160,14 @@ impl Start {
                     starting.thread = None;
                     return Err(Error::new(ErrorKind::Cancelled, "the load was cancelled"));
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => meanwhile.wait(),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(Error::new(ErrorKind::Internal, "the driver's thread died"));
                 }
             }
         };
         report.seconds.driver = took.as_secs_f64();
-        let waited = idle().saturating_sub(idle_before).min(took);
+        let waited = meanwhile.idle().saturating_sub(idle_before).min(took);
         report.seconds.driver_wait = waited.as_secs_f64();
         match device {
             Ok(device) => {

@@ -8,7 +8,7 @@ use crate::device::DeviceId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{ReadingThreads, Route, RouteChoice};
 
-pub(crate) use pipeline::{Cancelled, End, Job, Measures, Prepare, Staged, Stop, run};
+pub(crate) use pipeline::{Cancelled, End, Job, Meanwhile, Measures, Prepare, Staged, Stop, run};
 pub(crate) use targets::Targets;
 
 /// The route for a device, from what was asked for, and why it is that one.

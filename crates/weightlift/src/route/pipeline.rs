@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -105,9 +106,9 @@ pub(crate) struct Measures {
 
 /// Runs `job`, on `threads` as far as there are enough of them already, which end with it.
 /// `prepare` is called on this thread and provides the destinations of a staged end; where there
-/// are reader threads they run already and fill the ring meanwhile. It gets a
-/// clock that runs while nobody reads. `landed` is called on this thread for every block whose
-/// bytes are in place, in the order of submission.
+/// are reader threads they run already and fill the ring meanwhile. `landed` is called on this
+/// thread for every block whose bytes are in place, in the order of submission, and `waiting` now
+/// and then while there is none.
 ///
 /// Whatever the outcome, no read and no copy of the job is under way when this returns; copies
 /// whose end cannot be known have their memory on both sides quarantined.
@@ -116,11 +117,12 @@ pub(crate) fn run(
     threads: &mut Threads,
     prepare: &mut Prepare<'_>,
     landed: &mut dyn FnMut(usize),
+    waiting: &dyn Fn(),
 ) -> (Result<()>, Measures) {
     let readers = job.readers;
     let run = Arc::new(Run::new(job));
     let mut drain = Drain { staged: run.staged.clone(), armed: true };
-    let mut collector = Collector { run: &run, landed, measures: Measures::default() };
+    let mut collector = Collector { run: &run, landed, waiting, measures: Measures::default() };
     if readers <= 1 {
         collector.measures.readers = 1;
         run.alone(prepare, &mut collector);
@@ -141,8 +143,26 @@ pub(crate) fn run(
     (result, measures)
 }
 
-/// Provides destinations. Its argument tells for how long nobody has been reading so far.
-pub(crate) type Prepare<'p> = dyn FnMut(&dyn Fn() -> Duration) -> Result<()> + 'p;
+/// Provides destinations.
+pub(crate) type Prepare<'p> = dyn FnMut(&Meanwhile<'_>) -> Result<()> + 'p;
+
+/// What goes on while somebody waits for the device.
+pub(crate) struct Meanwhile<'m> {
+    activity: &'m Activity,
+    waiting: &'m dyn Fn(),
+}
+
+impl Meanwhile<'_> {
+    /// For how long nobody has been reading so far.
+    pub(crate) fn idle(&self) -> Duration {
+        self.activity.idle()
+    }
+
+    /// Says that the calling thread waits; to be called every 20 ms.
+    pub(crate) fn wait(&self) {
+        (self.waiting)();
+    }
+}
 
 struct Run {
     plan: Arc<Plan>,
@@ -223,7 +243,8 @@ impl Run {
     /// their way as the ring has blocks: then the next one would wait for it anyway.
     fn alone(&self, prepare: &mut Prepare<'_>, collector: &mut Collector<'_, '_>) {
         self.activity.nobody_yet();
-        if let Err(error) = prepare(&|| self.activity.idle()) {
+        let meanwhile = Meanwhile { activity: &self.activity, waiting: collector.waiting };
+        if let Err(error) = prepare(&meanwhile) {
             return self.stop.fail(error);
         }
         let most = self.staged.as_ref().map_or(1, |staged| staged.ring.blocks() as usize);
@@ -278,7 +299,8 @@ impl Run {
         drop(sender);
         // Should the caller's code panic below, the readers are to stop, and they are waited for.
         let _stop = StopOnPanic { stop: &run.stop, receiver: &receiver };
-        if let Err(error) = prepare(&|| run.activity.idle()) {
+        let meanwhile = Meanwhile { activity: &run.activity, waiting: collector.waiting };
+        if let Err(error) = prepare(&meanwhile) {
             run.stop.fail(error);
         }
         collector.collect(&receiver);
@@ -475,6 +497,7 @@ impl Run {
 struct Collector<'a, 'l> {
     run: &'a Run,
     landed: &'l mut dyn FnMut(usize),
+    waiting: &'l dyn Fn(),
     measures: Measures,
 }
 
@@ -483,7 +506,13 @@ impl Collector<'_, '_> {
     fn collect(&mut self, submitted: &mpsc::Receiver<Submitted>) {
         loop {
             let started = Instant::now();
-            let Ok(next) = submitted.recv() else { return };
+            let next = loop {
+                match submitted.recv_timeout(STOP_POLL) {
+                    Ok(next) => break next,
+                    Err(RecvTimeoutError::Timeout) => (self.waiting)(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            };
             // Every block before this one has landed: in this time nothing was on its way.
             self.measures.waiting_for_disk += started.elapsed();
             self.land(next);

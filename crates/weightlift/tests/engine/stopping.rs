@@ -64,6 +64,32 @@ fn a_load_cancelled_while_the_driver_starts_does_not_wait_for_it() {
     fake.assert_clean();
 }
 
+/// So that an interpreter, for example, can look at its signals on the thread that called.
+#[test]
+fn a_caller_is_told_while_it_waits_and_can_cancel() {
+    let fake = Fake::new(Config { init_delay_ms: 1_000, ..Config::default() });
+    let (model, _) = in_memory(vec![(specs(), Fault::None)]);
+    let (slow, _) = in_memory(vec![(specs(), Fault::Slow(Duration::from_millis(60)))]);
+    let calling = std::thread::current().id();
+    for (model, request) in [(&model, on_cuda(Route::Pinned)), (&slow, on_host())] {
+        let token = CancelToken::new();
+        let mut told = 0;
+        let request = request.cancel(&token).on_event(|event| {
+            assert_eq!(std::thread::current().id(), calling);
+            if matches!(event, weightlift::Event::Waiting) {
+                told += 1;
+                token.cancel();
+            }
+        });
+        let loader = fake.loader(options(SMALL));
+        let error = loader.load_model(model, request).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+        assert!(told > 0);
+    }
+    crate::starts_are_over();
+    fake.assert_clean();
+}
+
 #[test]
 fn a_token_that_was_used_stops_the_next_load_before_it_reads() {
     let (model, sources) = in_memory(vec![(specs(), Fault::None)]);
