@@ -75,6 +75,7 @@ pub const CRATES: &[Crate] = &[
     package("weightlift-cuda-sys", &[], false),
     package("weightlift", &["weightlift-index", "weightlift-cuda-sys"], false),
     package("weightlift-cli", &["weightlift"], false),
+    package("weightlift-python", &["weightlift", "weightlift-cli"], false),
     package("fake-cuda", &[], true),
     package("fuzz-targets", &["weightlift-index"], true),
     package("testkit", &["weightlift-index", "weightlift-cuda-sys", "weightlift", "fake-cuda"], true),
@@ -91,6 +92,10 @@ pub const UNSAFE: &[&str] = &[
     "crates/weightlift/src/read/mapped.rs",
     "crates/weightlift/src/read/overlapped_windows.rs",
     "crates/weightlift/src/device/cuda/",
+    "crates/weightlift-python/src/destination.rs",
+    "crates/weightlift-python/src/reader.rs",
+    "crates/weightlift-python/src/tensor.rs",
+    "crates/weightlift-python/src/dlpack.rs",
     // Tests from outside play the owner of GPU memory, who vouches for it.
     "crates/weightlift/tests/",
     // Measures the bus as a program of its own would, through the driver.

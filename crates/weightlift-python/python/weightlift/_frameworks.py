@@ -1,0 +1,35 @@
+"""Which array package tensors become those of."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from .errors import InvalidOption
+
+# Names as people write them, safetensors' among them, and the module of ours.
+_MODULES = {
+    "torch": "torch", "pt": "torch", "pytorch": "torch",
+    "numpy": "numpy", "np": "numpy",
+    "jax": "jax", "flax": "jax",
+}  # fmt: skip
+
+
+def module(name: str) -> ModuleType:
+    """The module of ours for a framework. ``ImportError`` says what to install."""
+    ours = _MODULES.get(name)
+    if ours is None:
+        raise InvalidOption(
+            f"there is no framework of this name (framework: {name}, known: torch, numpy, jax)",
+            context={"option": "framework", "value": str(name)},
+        )
+    return importlib.import_module(f"weightlift.{ours}")
+
+
+def installed() -> str:
+    """The first framework that is installed: torch, jax or numpy."""
+    for name in ("torch", "jax", "numpy"):
+        if importlib.util.find_spec(name) is not None:
+            return name
+    raise ImportError("weightlift.load_file needs torch, jax or numpy: install one, for example pip install numpy")

@@ -1,0 +1,37 @@
+//! The native half of the Python package: the library's objects, as Python sees them.
+//!
+//! What people call stands in `python/weightlift`; nothing here knows numpy, torch or jax.
+
+mod destination;
+mod error;
+mod loader;
+mod model;
+mod reader;
+mod tensor;
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<loader::Loader>()?;
+    module.add_class::<model::Model>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_class::<reader::Stream>()?;
+    module.add_function(wrap_pyfunction!(run_command, module)?)?;
+    module.add_function(wrap_pyfunction!(available_memory, module)?)
+}
+
+/// Runs the command line, the program's name first, and returns the exit status.
+#[pyfunction]
+fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+    error::guarded(py, || Ok(weightlift_cli::run(arguments, &weightlift_cli::Stop::on_signals())))
+}
+
+/// Bytes of memory that may still be taken, control groups included.
+#[pyfunction]
+fn available_memory() -> u64 {
+    weightlift::available_memory()
+}
