@@ -3,6 +3,7 @@
 //! What people call stands in `python/weightlift`; nothing here knows numpy, torch or jax.
 
 mod destination;
+mod dlpack;
 mod error;
 mod loader;
 mod model;

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use weightlift::DeviceId;
 
+use crate::dlpack;
 use crate::error::guarded;
 
 /// A tensor in host or device memory, which it keeps alive with the other tensors of its load.
@@ -68,6 +69,29 @@ impl Tensor {
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = guarded(py, || self.0.to_vec())?;
         Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// A DLPack capsule over the same memory, which it keeps alive. All bytes are in place: there
+    /// is no stream to wait for.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = stream;
+        if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != dlpack::device(&self.0)) {
+            return Err(PyBufferError::new_err("weightlift neither copies nor moves by DLPack"));
+        }
+        dlpack::export(py, &self.0, max_version.is_some_and(|(major, _)| major >= 1))
+    }
+
+    /// Where it is, as DLPack numbers it.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device(&self.0)
     }
 
     fn __repr__(&self) -> String {

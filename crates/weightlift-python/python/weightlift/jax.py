@@ -1,0 +1,68 @@
+"""Tensors as arrays of JAX.
+
+``load_file`` answers as that of ``safetensors.flax`` does, for every format that weightlift reads.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import numpy as _numpy
+from ._model import Model, Tensor, device_name, literal, open
+
+__all__ = ["load_file"]
+
+
+def load_file(filename: str | os.PathLike[str], device: Any = "auto", **options: Any) -> dict[str, jax.Array]:
+    """Loads a model into arrays of JAX on ``device``, by name.
+
+    ``filename`` is a file of any format that weightlift reads, a shard index or a folder; ``device``
+    is a ``jax.Device``, ``"cpu"``, ``"cuda:1"`` or ``"auto"``, JAX's own default; other options are
+    those of :meth:`weightlift.Model.load`. On a GPU the arrays lie in weightlift's memory, which all
+    of a load share and JAX's own does not count; on the CPU in JAX's.
+
+    Types that JAX narrows unless ``jax_enable_x64`` is set, such as ``float64``, are narrowed.
+    """
+    return _load(open(filename), device, **options)
+
+
+def _load(model: Model, device: Any = "auto", **call: Any) -> dict[str, jax.Array]:
+    where = device_of(device)
+    if call.get("tensors") is None:
+        for dtype in {info.dtype for info in model.tensors}:
+            _numpy.dtype_of(dtype)
+    if where.platform in ("gpu", "cuda"):
+        return {tensor.name: _on_gpu(tensor, where) for tensor in model._run(where.local_hardware_id, **call)}
+    loaded = model._run("host", **call)
+    return {tensor.name: jax.device_put(jnp.asarray(_numpy.array(tensor)), where) for tensor in loaded}
+
+
+def _on_gpu(tensor: Tensor, where: jax.Device) -> jax.Array:
+    if tensor.nbytes == 0:
+        return jax.device_put(jnp.zeros(tensor.shape, _numpy.dtype_of(tensor.dtype)), where)
+    return jax.dlpack.from_dlpack(tensor)
+
+
+def device_of(device: Any) -> jax.Device:
+    """What a caller means by a device."""
+    if isinstance(device, jax.Device):
+        return device
+    name = device_name(device)
+    if name == "auto":
+        return jax.local_devices()[0]
+    if name == "host":
+        return jax.local_devices(backend="cpu")[0]
+    number = int(name.partition(":")[2] or 0)
+    for each in jax.local_devices(backend="gpu"):
+        if each.local_hardware_id == number:
+            return each
+    raise ValueError(f"JAX has no device {name}; it has {jax.local_devices()}")
+
+
+def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) -> jax.Array:
+    names = None if native else [literal(name)]
+    return next(iter(_load(model, device, native=native, tensors=names, **call).values()))

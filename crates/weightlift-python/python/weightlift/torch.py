@@ -1,0 +1,160 @@
+"""Tensors as torch tensors.
+
+``load_file`` answers as that of ``safetensors.torch`` does, for every format that weightlift reads.
+On a GPU the memory comes from torch's own allocator, tensor by tensor: ``torch.cuda.memory_allocated``
+counts it, and each tensor can be freed alone. On the CPU all tensors of a load share one region of
+weightlift's.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from ._model import Model, Tensor, TensorInfo, literal, open
+
+__all__ = ["load_file"]
+
+_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "BOOL": "bool", "C64": "complex64", "C128": "complex128",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+    "F4": "float4_e2m1fn_x2",
+}  # fmt: skip
+# Elements in one of torch's.
+_PACKED = {"F4": 2}
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """torch's type for weightlift's name of one; ``TypeError`` if this torch has none."""
+    dtype = getattr(torch, _DTYPES.get(name, ""), None)
+    if dtype is None:
+        raise TypeError(f"torch {torch.__version__} has no type for {name}; weightlift.open(...).load() gives its bytes")
+    return dtype
+
+
+def load_file(filename: str | os.PathLike[str], device: Any = "cpu", **options: Any) -> dict[str, torch.Tensor]:
+    """Loads a model into torch tensors on ``device``, by name.
+
+    ``filename`` is a file of any format that weightlift reads, a shard index or a folder; ``device``
+    is what torch takes for one, or ``"auto"``; other options are those of
+    :meth:`weightlift.Model.load`. All or nothing: after an error no tensor is left. Devices that
+    weightlift cannot write to (``mps``, ``xpu``) get theirs through the CPU.
+
+    Raises :class:`~weightlift.errors.WeightliftError`; ``TypeError`` if torch has no type for a tensor.
+
+    >>> weights = weightlift.torch.load_file("models/llama", device="cuda:0")
+    """
+    return _load(open(filename), device, **options)
+
+
+def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) -> dict[str, torch.Tensor]:
+    where = device_of(device)
+    infos = {info.name: info for info in (_one_info(native) if native else model.tensors)}
+    for name in {info.dtype for info in infos.values()} if call.get("tensors") is None else ():
+        dtype_of(name)
+    if where.type == "meta":
+        return {name: torch.empty(_shape(info), dtype=dtype_of(info.dtype), device=where) for name, info in infos.items()}
+    if where.type == "cuda":
+        return _load_by_torch(model, where, infos, native=native, **call)
+    storages = [info.storage for info in infos.values()]
+    if len(storages) != len(set(storages)):
+        # Tensors that share bytes in the file share a storage of torch's too.
+        loaded = _load_by_torch(model, torch.device("cpu"), infos, native=native, **call)
+    else:
+        loaded = {tensor.name: over(tensor) for tensor in model._run("host", native=native, **call)}
+    if where.type != "cpu":
+        return {name: tensor.to(where) for name, tensor in loaded.items()}
+    return loaded
+
+
+def _one_info(native: Any) -> list[TensorInfo]:
+    return [TensorInfo(*fields) for fields in native.tensors()]
+
+
+def _load_by_torch(
+    model: Model, where: torch.device, infos: dict[str, TensorInfo], **call: Any
+) -> dict[str, torch.Tensor]:
+    """Loads into memory that torch allocates, on this thread and in the order in which it is read."""
+    made: dict[str, torch.Tensor] = {}
+    event = torch.cuda.Event() if where.type == "cuda" else None
+
+    def provide(storage: int, nbytes: int, names: list[str], device: str) -> tuple[int, int, Any, int | None]:
+        first = infos[names[0]]
+        if len(names) == 1 and first.strides is None and first.nbytes == nbytes:
+            memory = torch.empty(_shape(first), dtype=dtype_of(first.dtype), device=where)
+            made[first.name] = memory
+        else:
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=where)
+            for name in names:
+                info = infos[name]
+                part = memory[info.storage_offset : info.storage_offset + info.nbytes]
+                made[name] = _view(part, info.dtype, info.shape, info.strides)
+        if event is None:
+            return memory.data_ptr(), nbytes, memory, None
+        # torch may have given out a block that work of this stream still uses: our copies wait for
+        # all that was submitted before. The same event again is fine: they have been told to wait
+        # for what it was.
+        event.record(torch.cuda.current_stream(where))
+        return memory.data_ptr(), nbytes, memory, event.cuda_event
+
+    loaded = model._run(where, provide=provide, **call)
+    return {tensor.name: made[tensor.name] for tensor in loaded}
+
+
+def device_of(device: Any) -> torch.device:
+    """What a caller means by a device: the current one where it names none."""
+    if device is None or device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "host":
+        device = "cpu"
+    elif isinstance(device, str) and device.isdecimal():
+        device = int(device)
+    where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
+    if where.type == "cuda" and where.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return where
+
+
+def over(tensor: Tensor) -> torch.Tensor:
+    """A tensor in host memory as one of torch's over the same memory, which it keeps alive."""
+    if tensor.nbytes == 0:
+        return torch.empty(_shape(tensor), dtype=dtype_of(tensor.dtype))
+    return _view(torch.frombuffer(tensor, dtype=torch.uint8), tensor.dtype, tensor.shape, tensor.strides)
+
+
+def _view(
+    memory: torch.Tensor, dtype_name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> torch.Tensor:
+    dtype = dtype_of(dtype_name)
+    if memory.data_ptr() % dtype.itemsize or memory.storage_offset() % dtype.itemsize:
+        # Some files lay tensors anywhere; torch wants them at a multiple of their elements' size.
+        memory = memory.clone()
+    typed = memory.view(dtype)
+    if strides is not None:
+        return typed.as_strided(shape, strides)
+    return typed.reshape(_packed(dtype_name, shape))
+
+
+def _shape(info: TensorInfo | Tensor) -> tuple[int, ...]:
+    return _packed(info.dtype, info.shape)
+
+
+def _packed(dtype_name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in torch's elements, which pack several of the file's along the last dimension."""
+    elements = _PACKED.get(dtype_name)
+    if elements is None:
+        return shape
+    if not shape or shape[-1] % elements:
+        raise TypeError(f"torch packs {elements} elements of {dtype_name} into one, which a shape of {shape} is no multiple of")
+    return (*shape[:-1], shape[-1] // elements)
+
+
+def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) -> torch.Tensor:
+    names = None if native else [literal(name)]
+    return next(iter(_load(model, device, native=native, tensors=names, **call).values()))
