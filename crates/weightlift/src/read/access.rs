@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::Kind;
 use super::ahead::{Ahead, Claim};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::DirectIo;
@@ -60,6 +61,8 @@ pub(crate) trait Facts: Send + Sync {
 pub(crate) struct Access {
     sources: Arc<[Arc<dyn Source>]>,
     mode: DirectIo,
+    /// Bytes that were copied out of mappings, where that was asked for.
+    mapped: Option<AtomicU64>,
     facts: Box<dyn Facts>,
     refusals: Vec<Refusal>,
     /// The reader that direct reads went through, and why not a better one.
@@ -67,7 +70,7 @@ pub(crate) struct Access {
     ahead: Ahead,
 }
 
-/// A source that cannot be read directly.
+/// A source that cannot be read as was wished.
 #[derive(Default)]
 struct Refusal {
     why: OnceLock<String>,
@@ -94,15 +97,30 @@ impl Access {
     ) -> Self {
         let refusals = sources.iter().map(|_| Refusal::default()).collect();
         let (engine, ahead) = (OnceLock::new(), Ahead::default());
-        Self { sources, mode, facts, refusals, engine, ahead }
+        Self { sources, mode, mapped: None, facts, refusals, engine, ahead }
+    }
+
+    /// Copies out of mappings of the files instead.
+    pub(crate) fn mapped(self) -> Self {
+        Self { mode: DirectIo::Off, mapped: Some(AtomicU64::new(0)), ..self }
     }
 
     pub(crate) fn sources(&self) -> &[Arc<dyn Source>] {
         &self.sources
     }
 
-    /// The sources that could not be read directly although that was wished, each once: number,
-    /// reason, and how many bytes were read through the cache instead.
+    /// The kind of reads that is wished for where it can be had.
+    pub(crate) fn wished(&self) -> Kind {
+        if self.mapped.is_some() { Kind::Mapped } else { Kind::Direct }
+    }
+
+    /// Bytes that were copied out of mappings.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.mapped.as_ref().map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    /// The sources that could not be read as was wished, each once: number, reason, and how many
+    /// bytes were read through the cache, by calls, instead.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = (usize, &str, u64)> {
         self.refusals.iter().enumerate().filter_map(|(source, refusal)| {
             let bytes = refusal.bytes.load(Ordering::Relaxed);
@@ -208,7 +226,7 @@ impl Access {
         rules
     }
 
-    /// Whether the source is known to have no direct reads.
+    /// Whether the source is known not to be read as was wished.
     pub(super) fn is_refused(&self, source: usize) -> bool {
         self.refusals[source].why.get().is_some()
     }
@@ -223,7 +241,7 @@ impl Access {
         Err(format!("its alignment, {memory} bytes in memory and {offset} in the file, is too odd"))
     }
 
-    /// The source cannot be read directly. What reads `length` bytes of it through the cache
+    /// The source cannot be read as was wished. What reads `length` bytes of it through the cache
     /// instead may do so, unless direct reads are forced.
     pub(super) fn refuse(&self, source: usize, why: &str) -> Result<()> {
         if self.mode == DirectIo::On {
@@ -235,6 +253,13 @@ impl Access {
         }
         let _ = self.refusals[source].why.set(why.to_owned());
         Ok(())
+    }
+
+    /// Counts bytes that were copied out of a mapping.
+    pub(super) fn count_mapped(&self, length: usize) {
+        if let Some(bytes) = &self.mapped {
+            bytes.fetch_add(length as u64, Ordering::Relaxed);
+        }
     }
 
     /// Counts bytes that were read through the cache, of a source that was refused.
