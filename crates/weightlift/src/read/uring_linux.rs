@@ -90,8 +90,8 @@ impl<'a> Uring<'a> {
     pub(crate) fn new(access: &'a Access, kind: Kind) -> Result<(Self, u32), String> {
         static FOUND: OnceLock<Result<u32, String>> = OnceLock::new();
         let most = FOUND.get_or_init(|| {
-            let (queue, entries) = halving(MOST_ENTRIES, IoUring::new)?;
-            can_read(&queue).map(|()| entries)
+            let (mut queue, entries) = halving(MOST_ENTRIES, IoUring::new)?;
+            can_read(&mut queue).map(|()| entries)
         });
         let (queue, entries) = halving(most.clone()?, IoUring::new)?;
         let slots = std::iter::repeat_with(|| None).take(DEPTH.min(entries as usize)).collect();
@@ -409,15 +409,25 @@ fn halving<T>(most: u32, open: impl Fn(u32) -> io::Result<T>) -> Result<(T, u32)
     }
 }
 
-/// Whether the kernel knows the one operation that is needed: Linux 5.6 and later do.
-fn can_read(queue: &IoUring) -> Result<(), String> {
+/// Whether the kernel knows the one operation that is needed, as Linux 5.6 and later do, and each
+/// of the three calls is allowed: a filter of system calls may name any of them.
+fn can_read(queue: &mut IoUring) -> Result<(), String> {
     let mut probe = Probe::new();
     let asked = queue.submitter().register_probe(&mut probe);
     asked.map_err(|error| format!("asking io_uring what it can do: {error}"))?;
-    if probe.is_supported(opcode::Read::CODE) {
-        return Ok(());
+    if !probe.is_supported(opcode::Read::CODE) {
+        return Err("this kernel's io_uring has no plain reads".to_owned());
     }
-    Err("this kernel's io_uring has no plain reads".to_owned())
+    // SAFETY: it refers to no memory.
+    let pushed = unsafe { queue.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(|error| format!("giving io_uring something to do: {error}"))?;
+    loop {
+        match queue.submit_and_wait(1) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("having io_uring do something: {error}")),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -91,11 +91,8 @@ impl Subject {
 
 /// Whether files in the temporary folder can be read by mappings: since Linux 5.14.
 fn maps_files() -> bool {
-    let access = access(
-        Written::new(10).source(Fault::None),
-        DirectAlignment::USUAL,
-        DirectIo::Auto,
-    );
+    let access =
+        access(Written::new(10).source(Fault::None), DirectAlignment::USUAL, DirectIo::Auto);
     let (results, _) = read(&mut Mapped::new(&access), &vec![(0, vec![(0, 10)])]);
     matches!(results[..], [Ok(Kind::Mapped)])
 }
