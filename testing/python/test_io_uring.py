@@ -1,5 +1,5 @@
 """Where io_uring is forbidden or has too little memory, loads bring the same bytes by other calls,
-and the report says why (UR-01, UR-02)."""
+and the report says why (UR-01, UR-02, UR-03)."""
 
 import ctypes
 import errno
@@ -154,3 +154,41 @@ def test_little_locked_memory(load, has_io_uring, kib):
     else:
         assert chosen == "one at a time"
         assert f"(os error {errno.ENOMEM})" in reason, reason
+
+
+@pytest.fixture(scope="module")
+def staged(weightlift, tmp_path_factory):
+    """Loads 20 times what its staging memory holds; what carried the direct reads."""
+    path = tmp_path_factory.mktemp("uring") / "model.safetensors"
+    path.write_bytes(build({"a": ("U8", (20 << 20,)), "b": ("U8", (77,))}))
+    wanted = {name: tensor.digest for name, tensor in reference.read(path).items()}
+
+    def load(prepare=None):
+        options = ["--device", "cuda", "--direct-io", "on", "--reading-threads", "2"]
+        options += ["--staging-budget", "1MiB", "--block-size", "256KiB", "--piece-size", "64KiB"]
+        result = weightlift.load(path, *options, gpu=True, prepare=prepare)
+        if result.code == 1 and result.json()["error"]["kind"] == "DirectIoUnavailable":
+            pytest.skip("files in the temporary folder have no direct reads")
+        report = result.expect(0).json()
+        assert {tensor["name"]: tensor["digest"] for tensor in report["tensors"]} == wanted
+        (decision,) = (d for d in report["decisions"] if d["what"] == "direct_reads")
+        return decision["chosen"], decision["reason"]
+
+    return load
+
+
+def test_staging_memory_is_registered_where_it_may_be_locked(staged, has_io_uring):
+    chosen, reason = staged()
+    assert chosen == "io_uring"
+    assert reason.startswith("a queue of ")
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if os.geteuid() != 0 and limit != resource.RLIM_INFINITY and limit < 4 << 20:
+        pytest.skip(f"{limit} bytes may be locked here")
+    assert reason.endswith(" entries, buffers registered"), reason
+
+
+def test_where_it_may_not_it_is_read_into_as_before(staged, has_io_uring):
+    chosen, reason = staged(lock_at_most(256 << 10))
+    assert chosen == "io_uring"
+    assert ", buffers not registered: " in reason
+    assert reason.endswith(f"(os error {errno.ENOMEM})"), reason

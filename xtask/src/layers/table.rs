@@ -88,6 +88,7 @@ pub const UNSAFE: &[&str] = &[
     "crates/weightlift/src/load/destination.rs",
     "crates/weightlift/src/system/residency_linux.rs",
     "crates/weightlift/src/read/uring_linux.rs",
+    "crates/weightlift/src/read/fixed_linux.rs",
     "crates/weightlift/src/read/mapped_linux.rs",
     "crates/weightlift/src/read/overlapped_windows.rs",
     "crates/weightlift/src/device/cuda/",

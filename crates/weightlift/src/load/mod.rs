@@ -404,6 +404,10 @@ impl Conductor<'_, '_> {
         let options = &self.engine.options;
         let facts = Box::new(FileFacts::new(sources.clone()));
         let access = Access::new(sources.clone(), options.direct_io, facts);
+        let access = match &end {
+            End::Staged(staged) => access.staged(staged.ring.memory()),
+            End::InPlace(_) => access,
+        };
         let access = Arc::new(if options.map_files { access.mapped() } else { access });
         let (access_of_job, stop) = (access.clone(), stop.clone());
         let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };

@@ -1,11 +1,13 @@
 //! What all readers of a load share: the sources, what is known of them, and what was learnt.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Kind;
 use super::ahead::{Ahead, Claim};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::HostRange;
 use crate::options::DirectIo;
 use crate::source::Source;
 use crate::system::{PAGE, Resident, drop_from_cache};
@@ -67,6 +69,10 @@ pub(crate) struct Access {
     refusals: Vec<Refusal>,
     /// The reader that direct reads went through, and why not a better one.
     engine: OnceLock<(&'static str, String)>,
+    /// Address and length of the memory that pieces go to again and again, if they do.
+    staging: Option<(usize, usize)>,
+    /// Whether memory could be registered with the first queue that came so far, or why not.
+    registered: OnceLock<Result<(), String>>,
     ahead: Ahead,
 }
 
@@ -96,13 +102,32 @@ impl Access {
         facts: Box<dyn Facts>,
     ) -> Self {
         let refusals = sources.iter().map(|_| Refusal::default()).collect();
-        let (engine, ahead) = (OnceLock::new(), Ahead::default());
-        Self { sources, mode, mapped: None, facts, refusals, engine, ahead }
+        Self {
+            sources,
+            mode,
+            mapped: None,
+            facts,
+            refusals,
+            engine: OnceLock::new(),
+            staging: None,
+            registered: OnceLock::new(),
+            ahead: Ahead::default(),
+        }
     }
 
     /// Copies out of mappings of the files instead.
     pub(crate) fn mapped(self) -> Self {
         Self { mode: DirectIo::Off, mapped: Some(AtomicU64::new(0)), ..self }
+    }
+
+    /// Reads into `staging`, which stays for as long as there are readers.
+    pub(crate) fn staged(self, staging: HostRange) -> Self {
+        let start = staging.pointer.as_ptr().expose_provenance();
+        Self { staging: Some((start, staging.length)), ..self }
+    }
+
+    pub(super) fn staging(&self) -> Option<(usize, usize)> {
+        self.staging
     }
 
     pub(crate) fn sources(&self) -> &[Arc<dyn Source>] {
@@ -130,8 +155,24 @@ impl Access {
 
     /// What carried direct reads, `io_uring` or `one at a time`, and why; `None` where there were
     /// none.
-    pub(crate) fn engine(&self) -> Option<(&'static str, &str)> {
-        self.engine.get().map(|(engine, why)| (*engine, why.as_str()))
+    pub(crate) fn engine(&self) -> Option<(&'static str, String)> {
+        let (engine, why) = self.engine.get()?;
+        let registered = match self.registered.get() {
+            None => String::new(),
+            Some(Ok(())) => ", buffers registered".to_owned(),
+            Some(Err(why)) => format!(", buffers not registered: {why}"),
+        };
+        Some((*engine, format!("{why}{registered}")))
+    }
+
+    #[cfg(test)]
+    pub(super) fn registered(&self) -> Option<bool> {
+        self.registered.get().map(Result::is_ok)
+    }
+
+    pub(super) fn set_registered(&self, registered: io::Result<()>) {
+        // The first speaks for all, as below.
+        let _ = self.registered.set(registered.map_err(|error| error.to_string()));
     }
 
     pub(super) fn set_engine(&self, engine: &'static str, why: String) {

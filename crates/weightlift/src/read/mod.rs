@@ -8,6 +8,8 @@ mod direct_linux;
 #[cfg(target_os = "linux")]
 mod facts_linux;
 #[cfg(target_os = "linux")]
+mod fixed_linux;
+#[cfg(target_os = "linux")]
 mod mapped_linux;
 mod positional;
 mod retry;

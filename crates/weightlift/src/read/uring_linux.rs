@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::access::{Access, BUFFER};
 use super::direct_linux::{self, Direct, Opened, Trouble, useful};
+use super::fixed_linux::Fixed;
 use super::retry::{Attempts, Next, failed};
 use super::spans::{self, Span, To};
 use super::{Completed, Kind, ReadPiece, Reader};
@@ -50,6 +51,7 @@ pub(crate) struct Uring<'a> {
     /// `BUFFER` bytes for each slot. Mapped when they are first needed, in one region, so that it is
     /// made of huge pages: see [`BUFFER`].
     buffers: Option<Region>,
+    pub(super) fixed: Fixed,
     /// Reads what has no descriptor.
     plain: Direct<'a>,
     done: VecDeque<Completed>,
@@ -105,6 +107,7 @@ impl<'a> Uring<'a> {
             attempts: Attempts::default(),
             open: None,
             buffers: None,
+            fixed: Fixed::new(access),
             plain: Direct::new(access),
             done: VecDeque::new(),
             #[cfg(test)]
@@ -133,10 +136,16 @@ impl<'a> Uring<'a> {
         };
         let descriptor = types::Fd(descriptor.as_raw_fd());
         // At most 1 GiB: it fits.
-        let entry = opcode::Read::new(descriptor, memory.pointer.as_ptr(), span.length as u32)
-            .offset(span.offset)
-            .build()
-            .user_data(slot as u64);
+        let (pointer, length) = (memory.pointer.as_ptr(), span.length as u32);
+        let number = self.fixed.number(&self.queue, self.access, memory, span.length);
+        let entry = match number {
+            Some(number) => {
+                let read = opcode::ReadFixed::new(descriptor, pointer, length, number);
+                read.offset(span.offset).build()
+            }
+            None => opcode::Read::new(descriptor, pointer, length).offset(span.offset).build(),
+        };
+        let entry = entry.user_data(slot as u64);
         // SAFETY: the kernel writes at most `span.length` bytes at `memory.pointer`, which lie in
         // one range of the place or in the slot's buffer. The place and the descriptor belong to
         // `read`, which stands in its slot, untouched, until its completion was taken out of the
@@ -158,12 +167,21 @@ impl<'a> Uring<'a> {
             Some(buffers) => buffers.range(),
             None => {
                 let length = BUFFER * self.slots.len();
-                self.buffers.insert(Region::new(length as u64)?).range()
+                let whole = self.buffers.insert(Region::new(length as u64)?).range();
+                self.fixed.add(whole);
+                whole
             }
         };
         // SAFETY: slots are numbered from 0, and the region has `BUFFER` bytes for each.
         let pointer = unsafe { whole.pointer.add(slot * BUFFER) };
         Ok(HostRange { pointer, length: BUFFER })
+    }
+
+    /// Registers the buffers at once, however little was read.
+    #[cfg(test)]
+    pub(super) fn register_now(&mut self) {
+        self.buffer(0).unwrap();
+        self.fixed.register(&self.queue, self.access);
     }
 
     /// What comes after a read has ended with `result`.

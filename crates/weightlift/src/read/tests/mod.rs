@@ -32,21 +32,24 @@ enum Subject {
     Positional,
     Direct,
     UringDirect,
+    /// With its buffers registered from the beginning.
+    UringFixed,
     UringCached,
     Mapped,
     Auto,
 }
 
 impl Subject {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Positional,
         Self::Direct,
         Self::UringDirect,
+        Self::UringFixed,
         Self::UringCached,
         Self::Mapped,
         Self::Auto,
     ];
-    const DIRECT: [Self; 3] = [Self::Direct, Self::UringDirect, Self::Auto];
+    const DIRECT: [Self; 4] = [Self::Direct, Self::UringDirect, Self::UringFixed, Self::Auto];
 
     fn reader<'a>(self, access: &'a Access, fault: Fault) -> Box<dyn Reader + 'a> {
         let distort = || -> Option<Box<dyn FnMut(i32) -> i32>> {
@@ -61,13 +64,18 @@ impl Subject {
             let (mut reader, entries) = queue(access, kind);
             assert!((8..=64).contains(&entries));
             reader.faults.result = distort();
-            Box::new(reader)
+            reader
         };
         match self {
             Self::Positional => Box::new(Positional::new(access.sources())),
             Self::Direct => Box::new(Direct::new(access)),
-            Self::UringDirect => queued(Kind::Direct),
-            Self::UringCached => queued(Kind::Buffered),
+            Self::UringDirect => Box::new(queued(Kind::Direct)),
+            Self::UringCached => Box::new(queued(Kind::Buffered)),
+            Self::UringFixed => {
+                let mut reader = queued(Kind::Direct);
+                reader.register_now();
+                Box::new(reader)
+            }
             Self::Mapped => {
                 let mut reader = Mapped::new(access);
                 reader.fault = distort();
@@ -83,6 +91,10 @@ impl Subject {
         let access = access(Vec::new(), DirectAlignment::USUAL, DirectIo::Auto);
         match self {
             Self::UringDirect | Self::UringCached => Uring::new(&access, Kind::Direct).is_ok(),
+            Self::UringFixed => Uring::new(&access, Kind::Direct).is_ok_and(|(mut reader, _)| {
+                reader.register_now();
+                reader.fixed.is_registered()
+            }),
             Self::Mapped => maps_files(),
             Self::Positional | Self::Direct | Self::Auto => true,
         }
