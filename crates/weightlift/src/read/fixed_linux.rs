@@ -14,10 +14,10 @@ const LONGEST: usize = 1 << 30;
 /// What a reader's queue may know beforehand: the ring of staging blocks, and the reader's own
 /// buffers. A read into registered memory need not look up its pages.
 ///
-/// That saves nothing where they are huge pages, as they mostly are (1.6 GB on one thread: 0.016
-/// processor seconds without, 0.018 with). Where the kernel gives none it is two thirds: 0.08 and
-/// 0.02, and 0.07 and 0.03 on two threads (medians of 7, reads of 1 MiB past the cache, a virtual
-/// disk). Registering looks up every page once, as reading into all of the memory does: so it is
+/// That saves nothing where they are huge pages, as they mostly are: 1.6 GB on one thread took
+/// 0.016 processor seconds without and with. Where the kernel gives none it is two thirds: 0.062 and
+/// 0.017, on two threads 0.069 and 0.023 (medians of 11, reads of 1 MiB past the cache, a virtual
+/// disk; `read/tests/measure.rs`). Registering looks up every page once, as reading into all of the memory does: so it is
 /// done by who has read that much, and then pays within as much again. Until then there are also
 /// all the load's queues, which registered memory would leave nothing of a small limit for.
 pub(super) struct Fixed {
@@ -81,6 +81,12 @@ impl Fixed {
         let registered = register(queue, &self.ranges);
         self.state = if registered.is_ok() { State::Registered } else { State::Refused };
         access.set_registered(registered);
+    }
+
+    /// Registers nothing.
+    #[cfg(test)]
+    pub(super) fn refuse(&mut self) {
+        self.state = State::Refused;
     }
 
     #[cfg(test)]

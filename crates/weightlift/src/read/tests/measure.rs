@@ -96,7 +96,16 @@ fn sample(
                 (0..DEPTH).map(|_| scratch.place(&[(address, PIECE)])).collect();
             let (access, next, read) = (&access, &next, &read);
             scope.spawn(move || {
-                let mut reader = subject.reader(access, Fault::None);
+                let mut reader: Box<dyn Reader> = match subject {
+                    // As loads do it: when the memory was read into once.
+                    Subject::UringFixed => Box::new(queue(access, Kind::Direct).0),
+                    Subject::UringDirect => {
+                        let (mut reader, _) = queue(access, Kind::Direct);
+                        reader.fixed.refuse();
+                        Box::new(reader)
+                    }
+                    _ => subject.reader(access, Fault::None),
+                };
                 places.truncate(reader.depth());
                 loop {
                     while let Some(place) = places.pop() {
