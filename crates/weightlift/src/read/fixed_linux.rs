@@ -17,9 +17,11 @@ const LONGEST: usize = 1 << 30;
 /// That saves nothing where they are huge pages, as they mostly are: 1.6 GB on one thread took
 /// 0.016 processor seconds without and with. Where the kernel gives none it is two thirds: 0.062 and
 /// 0.017, on two threads 0.069 and 0.023 (medians of 11, reads of 1 MiB past the cache, a virtual
-/// disk; `read/tests/measure.rs`). Registering looks up every page once, as reading into all of the memory does: so it is
-/// done by who has read that much, and then pays within as much again. Until then there are also
-/// all the load's queues, which registered memory would leave nothing of a small limit for.
+/// disk; `read/tests/measure.rs`).
+///
+/// Registering looks up every page once, as reading into all of the memory does: so it is done by
+/// who has read that much, and then pays within as much again. Until then there are also all the
+/// load's queues, which registered memory would leave nothing of a small limit for.
 pub(super) struct Fixed {
     /// Addresses and lengths, of at most [`LONGEST`]. The kernel knows them by their numbers.
     ranges: Vec<(usize, usize)>,
