@@ -67,8 +67,15 @@ class Command:
             kept["LD_LIBRARY_PATH"] = str(self.fake_cuda)
         return kept
 
-    def start(self, *arguments, gpu=False):
+    def start(self, *arguments, gpu=False, prepare=None):
+        """`prepare` is called in the new process before the command is."""
         arguments = [str(argument) for argument in arguments]
+
+        def before():
+            _limit_address_space()
+            if prepare:
+                prepare()
+
         # Paths in reports must not depend on where the command was started.
         return subprocess.Popen(
             [str(self.binary), *arguments],
@@ -77,11 +84,11 @@ class Command:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=_limit_address_space,
+            preexec_fn=before,
         )
 
-    def run(self, *arguments, gpu=False) -> Result:
-        process = self.start(*arguments, gpu=gpu)
+    def run(self, *arguments, gpu=False, prepare=None) -> Result:
+        process = self.start(*arguments, gpu=gpu, prepare=prepare)
         try:
             stdout, stderr = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
@@ -92,8 +99,9 @@ class Command:
             ) from None
         return Result(tuple(map(str, arguments)), process.returncode, _text(stdout), _text(stderr))
 
-    def load(self, path, *options, gpu=False) -> Result:
-        return self.run("load", path, *options, "--digest", "--json", gpu=gpu)
+    def load(self, path, *options, gpu=False, prepare=None) -> Result:
+        arguments = ["load", path, *options, "--digest", "--json"]
+        return self.run(*arguments, gpu=gpu, prepare=prepare)
 
     def inspect(self, path) -> Result:
         return self.run("inspect", path, "--json")

@@ -20,6 +20,11 @@ WAYS = {
         "host",
         False,
     ),
+    "host-mapped-3-threads-small": (
+        ["--device", "host", "--map-files", "--reading-threads", "3", *SMALL],
+        "host",
+        False,
+    ),
     "pinned": (["--device", "cuda", "--route", "pinned"], "pinned", True),
     "pinned-1-thread": (
         ["--device", "cuda:0", "--route", "pinned", "--reading-threads", "1"],

@@ -61,6 +61,10 @@ pub(crate) struct Load {
     /// needs a CUDA driver, and --device host.
     #[arg(long)]
     pub(crate) pin_host: bool,
+    /// Copy out of mappings of the files instead of reading them; needs --device host. A file that
+    /// is cut meanwhile may end the process.
+    #[arg(long)]
+    pub(crate) map_files: bool,
     /// Print the XXH3-64 of every tensor as it lies in its memory.
     #[arg(long)]
     pub(crate) digest: bool,

@@ -17,6 +17,7 @@ use crate::text::{self, OneLine};
 pub(crate) fn run(options: &Load, stop: &Stop) -> Result<(), Failure> {
     let mut settings = options.settings.options(options.route.as_deref())?;
     settings.pin_host = options.pin_host;
+    settings.map_files = options.map_files;
     let loader = Loader::new(settings);
     let progress = Progress::new(!options.quiet && !options.json);
     let request = Request::new()

@@ -136,6 +136,13 @@ pub struct Options {
     /// `PinFailed` where the driver refuses. The memory stays pinned as long as a tensor of the
     /// load lives; whoever copies from it keeps one until the copies are over.
     pub pin_host: bool,
+    /// Whether host loads copy out of mappings of their files instead of reading them, spelled `on`
+    /// or `off`. It is `off` unless set: while a page of a mapping is copied, a file that somebody
+    /// cuts ends the process (SIGBUS), where a read would be an error.
+    ///
+    /// With it a load is to the host, and `direct_io` is not `on`, or it is an error of kind
+    /// `InvalidOption`. A file that cannot be mapped is read, and the report has a fallback.
+    pub map_files: bool,
     /// Whether files are read past the page cache.
     pub direct_io: DirectIo,
     block_size: u64,
@@ -150,6 +157,7 @@ impl Default for Options {
             route: RouteChoice::Auto,
             reading_threads: ReadingThreads::AUTO,
             pin_host: false,
+            map_files: false,
             direct_io: DirectIo::Auto,
             // 16 MiB blocks and 48 MiB in all: the first load of a process is a percent faster
             // than with 64 MiB, which take longer to touch and to pin, and copies of 8 MiB are a
@@ -163,11 +171,12 @@ impl Default for Options {
 
 impl Options {
     /// The names of all settings, in the order in which they print.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "device",
         "route",
         "reading_threads",
         "direct_io",
+        "map_files",
         "pin_host",
         "block_size",
         "piece_size",
@@ -182,6 +191,7 @@ impl Options {
             "route" => self.route = value.parse()?,
             "reading_threads" => self.reading_threads = value.parse()?,
             "direct_io" => self.direct_io = value.parse()?,
+            "map_files" => self.map_files = switch(name, value)?,
             "pin_host" => self.pin_host = switch(name, value)?,
             "block_size" => self.set_block_size(size(name, value)?)?,
             "piece_size" if value == "auto" => self.set_piece_size(None)?,
@@ -245,7 +255,8 @@ impl Options {
             "route" => self.route.to_string(),
             "reading_threads" => self.reading_threads.to_string(),
             "direct_io" => self.direct_io.to_string(),
-            "pin_host" => if self.pin_host { "on" } else { "off" }.to_owned(),
+            "map_files" => on_or_off(self.map_files),
+            "pin_host" => on_or_off(self.pin_host),
             "block_size" => format_size(self.block_size),
             "piece_size" => self.piece_size.map_or_else(|| "auto".to_owned(), format_size),
             "staging_budget" => format_size(self.staging_budget),
@@ -433,6 +444,10 @@ fn switch(name: &str, value: &str) -> Result<bool> {
     }
 }
 
+fn on_or_off(value: bool) -> String {
+    if value { "on" } else { "off" }.to_owned()
+}
+
 fn size(name: &str, value: &str) -> Result<u64> {
     parse_size(value).ok_or_else(|| refused(name, value, SIZE))
 }
@@ -464,11 +479,12 @@ mod tests {
 
     #[test]
     fn every_setting_prints_to_what_sets_it_again() {
-        let values: [(&str, &[&str]); 8] = [
+        let values: [(&str, &[&str]); 9] = [
             ("device", &["auto", "host", "cuda", "cuda:0", "cuda:17"]),
             ("route", &["auto", "host", "pageable", "pinned"]),
             ("reading_threads", &["auto", "0", "1", "2", "64"]),
             ("direct_io", &["auto", "on", "off"]),
+            ("map_files", &["on", "off"]),
             ("pin_host", &["on", "off"]),
             ("block_size", &["4KiB", "4097", "1000000", "12KiB", "16MiB", "1GiB"]),
             ("piece_size", &["auto", "4KiB", "1MiB", "1020KiB"]),
@@ -486,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_refused_value_leaves_the_earlier_one() {
-        let refused: [(&str, &[&str]); 8] = [
+        let refused: [(&str, &[&str]); 9] = [
             (
                 "device",
                 &["", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "CUDA", "cuda:4294967296"],
@@ -497,6 +513,7 @@ mod tests {
                 &["", "65", "256", "-1", "+1", "1.0", "four", "18446744073709551616"],
             ),
             ("direct_io", &["", "yes", "true", "1", "Auto"]),
+            ("map_files", &["", "auto", "ON"]),
             ("pin_host", &["", "yes", "true", "1", "On"]),
             ("block_size", &["0", "1000", "4095", "2GiB", "16Mi", "-4096", "1e6"]),
             ("piece_size", &["0", "100", "99999999999999999999"]),

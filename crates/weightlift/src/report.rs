@@ -17,8 +17,9 @@ pub struct Report {
     pub bytes: Bytes,
     /// Bytes delivered by each route. They add up to `bytes.planned` after a good load.
     pub routes: BTreeMap<String, u64>,
-    /// Bytes read by each kind of read: `buffered` went through the page cache, `direct` past it;
-    /// `decoded` are made from what was read when the model was opened.
+    /// Bytes read by each kind of read: `buffered` went through the page cache, `direct` past it,
+    /// `mapped` was copied out of mappings; `decoded` are made from what was read when the model
+    /// was opened.
     pub reads: BTreeMap<String, u64>,
     /// Per source, in the order of the plan; without what was read for nothing.
     pub sources: Vec<SourceReport>,
@@ -84,7 +85,7 @@ pub struct SourceReport {
 /// A choice and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What was chosen: `device`, `route`, `staging`, `direct_reads`.
+    /// What was chosen: `device`, `route`, `staging`, `reads`, `direct_reads`.
     pub what: String,
     /// What it became.
     pub chosen: String,

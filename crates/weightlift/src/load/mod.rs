@@ -19,7 +19,7 @@ use weightlift_index::{Index, TensorInfo};
 
 use crate::device::{CopyQueue, Device, DeviceId, Location};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::{DeviceChoice, ReadingThreads, Route, RouteChoice};
+use crate::options::{DeviceChoice, DirectIo, ReadingThreads, Route, RouteChoice};
 use crate::plan::{self, Geometry, Plan, PlannedStorage};
 use crate::read::{Access, FileFacts, Kind};
 use crate::report::{Bytes, Fallback, Report, SourceReport};
@@ -77,6 +77,9 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
         let _ = pool.start(if readers > 1 { readers } else { 0 });
     })?;
     route::choose(start.id(), asked, threads)?;
+    if options.map_files {
+        check_mapping(options.direct_io, &start)?;
+    }
     let mut pinner = match request.pin_host_or(options) {
         true => Some(begin_to_pin(engine, &request, &start, threads)?),
         false => None,
@@ -398,9 +401,14 @@ impl Conductor<'_, '_> {
                 }
             }
         };
-        let mode = self.engine.options.direct_io;
-        let access =
-            Arc::new(Access::new(sources.clone(), mode, Box::new(FileFacts::new(sources.clone()))));
+        let options = &self.engine.options;
+        let facts = Box::new(FileFacts::new(sources.clone()));
+        let access = Access::new(sources.clone(), options.direct_io, facts);
+        let access = match &end {
+            End::Staged(staged) => access.staged(staged.ring.memory()),
+            End::InPlace(_) => access,
+        };
+        let access = Arc::new(if options.map_files { access.mapped() } else { access });
         let (access_of_job, stop) = (access.clone(), stop.clone());
         let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
         let (result, measures) =
@@ -418,6 +426,27 @@ impl Conductor<'_, '_> {
         }
         (result, measures, delivered)
     }
+}
+
+/// Refuses what copies out of mappings do not go with.
+fn check_mapping(direct_io: DirectIo, start: &Start) -> Result<()> {
+    let refuse = |why: &str, hint: &str| {
+        Err(Error::new(ErrorKind::InvalidOption, why)
+            .with("option", "map_files")
+            .with("value", "on")
+            .with("device", start.id())
+            .with("direct_io", direct_io)
+            .hint(hint))
+    };
+    // A driver that copies out of a mapping, or pins it, fails in ways that nobody can mend; and
+    // out of staging memory a mapping would be one copy more.
+    if !matches!(start, Start::Host) {
+        return refuse("map_files is for tensors in host memory", "add --device host");
+    }
+    if direct_io == DirectIo::On {
+        return refuse("a mapping does not go past the page cache", "take one of the two");
+    }
+    Ok(())
 }
 
 /// Begins to start the device whose driver is to pin the host memory that tensors go to, or
@@ -450,15 +479,20 @@ fn begin_to_pin(
     Start::begin(engine, device, RouteChoice::Auto, &mut unsaid, || {}).map_err(pinning::needed)
 }
 
-/// What was learnt of reads past the page cache.
+/// What was learnt of how sources can be read.
 fn note(access: &Access, read: impl Iterator<Item = usize>, report: &mut Report) {
+    let wished = access.wished();
+    if wished == Kind::Mapped {
+        report.decide("reads", wished.name(), "asked for");
+        report.reads.insert(wished.name().to_owned(), access.mapped_bytes());
+    }
     let rules = access.rules(read);
     if !rules.is_empty() {
         report.decide("reads", Kind::Buffered.name(), rules.join("; "));
     }
     for (source, why, bytes) in access.refusals() {
         report.fallbacks.push(Fallback {
-            from: Kind::Direct.name().to_owned(),
+            from: wished.name().to_owned(),
             to: Kind::Buffered.name().to_owned(),
             reason: format!("{}: {why}", access.sources()[source].name()),
             bytes,
@@ -524,8 +558,9 @@ fn count(report: &mut Report, model: &Model, ran: &Ran) {
     report.routes.insert(ran.route.to_string(), report.bytes.delivered);
     // What was decoded was read when the model was opened.
     report.count_direct(ran.measures.direct);
-    let direct = report.reads.get(Kind::Direct.name()).copied().unwrap_or(0);
-    report.reads.insert(Kind::Buffered.name().to_owned(), report.bytes.read - decoded - direct);
+    // All others are counted where they are read.
+    let others: u64 = report.reads.values().sum();
+    report.reads.insert(Kind::Buffered.name().to_owned(), report.bytes.read - decoded - others);
     if decoded > 0 {
         report.reads.insert("decoded".to_owned(), decoded);
     }

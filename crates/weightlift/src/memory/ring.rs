@@ -69,6 +69,11 @@ impl Ring {
         Ok(())
     }
 
+    /// All of its memory.
+    pub(crate) fn memory(&self) -> HostRange {
+        self.staging.region.range()
+    }
+
     pub(crate) fn is_pinned(&self) -> bool {
         self.staging.registration.get().is_some()
     }

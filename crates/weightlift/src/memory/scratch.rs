@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Place, Region, Writer};
+use super::{HostRange, Place, Region, Writer};
 
 /// Zeros, to be handed out as places and looked at when the places are gone.
 pub(crate) struct Scratch {
@@ -33,6 +33,11 @@ impl Scratch {
             self.writer.give(*length, &mut place);
         }
         place
+    }
+
+    /// All of the memory.
+    pub(crate) fn range(&self) -> HostRange {
+        self.region.range()
     }
 
     /// How many places are out.

@@ -1,10 +1,13 @@
 //! What all readers of a load share: the sources, what is known of them, and what was learnt.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::Kind;
 use super::ahead::{Ahead, Claim};
 use crate::error::{Error, ErrorKind, Result};
+use crate::memory::HostRange;
 use crate::options::DirectIo;
 use crate::source::Source;
 use crate::system::{PAGE, Resident, drop_from_cache};
@@ -60,14 +63,20 @@ pub(crate) trait Facts: Send + Sync {
 pub(crate) struct Access {
     sources: Arc<[Arc<dyn Source>]>,
     mode: DirectIo,
+    /// Bytes that were copied out of mappings, where that was asked for.
+    mapped: Option<AtomicU64>,
     facts: Box<dyn Facts>,
     refusals: Vec<Refusal>,
     /// The reader that direct reads went through, and why not a better one.
     engine: OnceLock<(&'static str, String)>,
+    /// Address and length of the memory that pieces go to again and again, if they do.
+    staging: Option<(usize, usize)>,
+    /// Whether memory could be registered with the first queue that came so far, or why not.
+    registered: OnceLock<Result<(), String>>,
     ahead: Ahead,
 }
 
-/// A source that cannot be read directly.
+/// A source that cannot be read as was wished.
 #[derive(Default)]
 struct Refusal {
     why: OnceLock<String>,
@@ -93,16 +102,50 @@ impl Access {
         facts: Box<dyn Facts>,
     ) -> Self {
         let refusals = sources.iter().map(|_| Refusal::default()).collect();
-        let (engine, ahead) = (OnceLock::new(), Ahead::default());
-        Self { sources, mode, facts, refusals, engine, ahead }
+        Self {
+            sources,
+            mode,
+            mapped: None,
+            facts,
+            refusals,
+            engine: OnceLock::new(),
+            staging: None,
+            registered: OnceLock::new(),
+            ahead: Ahead::default(),
+        }
+    }
+
+    /// Copies out of mappings of the files instead.
+    pub(crate) fn mapped(self) -> Self {
+        Self { mode: DirectIo::Off, mapped: Some(AtomicU64::new(0)), ..self }
+    }
+
+    /// Reads into `staging`, which stays for as long as there are readers.
+    pub(crate) fn staged(self, staging: HostRange) -> Self {
+        let start = staging.pointer.as_ptr().expose_provenance();
+        Self { staging: Some((start, staging.length)), ..self }
+    }
+
+    pub(super) fn staging(&self) -> Option<(usize, usize)> {
+        self.staging
     }
 
     pub(crate) fn sources(&self) -> &[Arc<dyn Source>] {
         &self.sources
     }
 
-    /// The sources that could not be read directly although that was wished, each once: number,
-    /// reason, and how many bytes were read through the cache instead.
+    /// The kind of reads that is wished for where it can be had.
+    pub(crate) fn wished(&self) -> Kind {
+        if self.mapped.is_some() { Kind::Mapped } else { Kind::Direct }
+    }
+
+    /// Bytes that were copied out of mappings.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.mapped.as_ref().map_or(0, |bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    /// The sources that could not be read as was wished, each once: number, reason, and how many
+    /// bytes were read through the cache, by calls, instead.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = (usize, &str, u64)> {
         self.refusals.iter().enumerate().filter_map(|(source, refusal)| {
             let bytes = refusal.bytes.load(Ordering::Relaxed);
@@ -112,8 +155,24 @@ impl Access {
 
     /// What carried direct reads, `io_uring` or `one at a time`, and why; `None` where there were
     /// none.
-    pub(crate) fn engine(&self) -> Option<(&'static str, &str)> {
-        self.engine.get().map(|(engine, why)| (*engine, why.as_str()))
+    pub(crate) fn engine(&self) -> Option<(&'static str, String)> {
+        let (engine, why) = self.engine.get()?;
+        let registered = match self.registered.get() {
+            None => String::new(),
+            Some(Ok(())) => ", buffers registered".to_owned(),
+            Some(Err(why)) => format!(", buffers not registered: {why}"),
+        };
+        Some((*engine, format!("{why}{registered}")))
+    }
+
+    #[cfg(test)]
+    pub(super) fn registered(&self) -> Option<bool> {
+        self.registered.get().map(Result::is_ok)
+    }
+
+    pub(super) fn set_registered(&self, registered: io::Result<()>) {
+        // The first speaks for all, as below.
+        let _ = self.registered.set(registered.map_err(|error| error.to_string()));
     }
 
     pub(super) fn set_engine(&self, engine: &'static str, why: String) {
@@ -208,7 +267,7 @@ impl Access {
         rules
     }
 
-    /// Whether the source is known to have no direct reads.
+    /// Whether the source is known not to be read as was wished.
     pub(super) fn is_refused(&self, source: usize) -> bool {
         self.refusals[source].why.get().is_some()
     }
@@ -223,7 +282,7 @@ impl Access {
         Err(format!("its alignment, {memory} bytes in memory and {offset} in the file, is too odd"))
     }
 
-    /// The source cannot be read directly. What reads `length` bytes of it through the cache
+    /// The source cannot be read as was wished. What reads `length` bytes of it through the cache
     /// instead may do so, unless direct reads are forced.
     pub(super) fn refuse(&self, source: usize, why: &str) -> Result<()> {
         if self.mode == DirectIo::On {
@@ -235,6 +294,13 @@ impl Access {
         }
         let _ = self.refusals[source].why.set(why.to_owned());
         Ok(())
+    }
+
+    /// Counts bytes that were copied out of a mapping.
+    pub(super) fn count_mapped(&self, length: usize) {
+        if let Some(bytes) = &self.mapped {
+            bytes.fetch_add(length as u64, Ordering::Relaxed);
+        }
     }
 
     /// Counts bytes that were read through the cache, of a source that was refused.

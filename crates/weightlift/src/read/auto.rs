@@ -4,19 +4,21 @@ use std::collections::VecDeque;
 
 use super::access::Access;
 use super::direct_linux::{Direct, no_read_ahead};
+use super::mapped_linux::Mapped;
 use super::positional::Positional;
 use super::uring_linux::Uring;
 use super::{Completed, Kind, ReadPiece, Reader};
 use crate::memory::Place;
 
 /// Reads what the page cache holds from there, and the rest past it, as the load's [`Access`]
-/// says.
+/// says; where mappings were asked for it copies out of these.
 pub(crate) struct Auto<'a> {
     access: &'a Access,
     /// For what the cache holds: without read-ahead.
     cached: Positional<'a>,
     /// For sources of which everything is read through the cache.
     plain: Positional<'a>,
+    mapped: Mapped<'a>,
     /// Makes the reader with a queue; why there is none otherwise.
     queue: Queue<'a>,
     /// Made for the first piece that is read past the cache.
@@ -35,7 +37,8 @@ impl<'a> Auto<'a> {
     pub(super) fn with_queue(access: &'a Access, queue: Queue<'a>) -> Self {
         let cached = Positional::prepared(access.sources(), no_read_ahead);
         let plain = Positional::new(access.sources());
-        Self { access, cached, plain, queue, direct: None, done: VecDeque::new() }
+        let mapped = Mapped::new(access);
+        Self { access, cached, plain, mapped, queue, direct: None, done: VecDeque::new() }
     }
 
     /// Has the page cache hold a range that was claimed for that ([`Access::claim_ahead`]).
@@ -63,6 +66,10 @@ impl Reader for Auto<'_> {
     }
 
     fn submit(&mut self, piece: ReadPiece, place: Place) {
+        if self.access.wished() == Kind::Mapped {
+            self.mapped.submit(piece, place);
+            return self.done.extend(self.mapped.complete());
+        }
         let length = place.len();
         if self.access.wants_direct(piece.source, piece.offset, length) {
             return self.direct().submit(piece, place);

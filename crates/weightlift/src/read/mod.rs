@@ -7,6 +7,10 @@ mod auto;
 mod direct_linux;
 #[cfg(target_os = "linux")]
 mod facts_linux;
+#[cfg(target_os = "linux")]
+mod fixed_linux;
+#[cfg(target_os = "linux")]
+mod mapped_linux;
 mod positional;
 mod retry;
 mod spans;
@@ -68,6 +72,8 @@ pub(crate) enum Kind {
     Buffered,
     /// Past the page cache, by whatever call.
     Direct,
+    /// Copied out of a mapping of the file, and so through the page cache.
+    Mapped,
 }
 
 impl Kind {
@@ -75,6 +81,7 @@ impl Kind {
         match self {
             Self::Buffered => "buffered",
             Self::Direct => "direct",
+            Self::Mapped => "mapped",
         }
     }
 }

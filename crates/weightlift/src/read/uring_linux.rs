@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::access::{Access, BUFFER};
 use super::direct_linux::{self, Direct, Opened, Trouble, useful};
+use super::fixed_linux::Fixed;
 use super::retry::{Attempts, Next, failed};
 use super::spans::{self, Span, To};
 use super::{Completed, Kind, ReadPiece, Reader};
@@ -50,6 +51,7 @@ pub(crate) struct Uring<'a> {
     /// `BUFFER` bytes for each slot. Mapped when they are first needed, in one region, so that it is
     /// made of huge pages: see [`BUFFER`].
     buffers: Option<Region>,
+    pub(super) fixed: Fixed,
     /// Reads what has no descriptor.
     plain: Direct<'a>,
     done: VecDeque<Completed>,
@@ -90,8 +92,8 @@ impl<'a> Uring<'a> {
     pub(crate) fn new(access: &'a Access, kind: Kind) -> Result<(Self, u32), String> {
         static FOUND: OnceLock<Result<u32, String>> = OnceLock::new();
         let most = FOUND.get_or_init(|| {
-            let (queue, entries) = halving(MOST_ENTRIES, IoUring::new)?;
-            can_read(&queue).map(|()| entries)
+            let (mut queue, entries) = halving(MOST_ENTRIES, IoUring::new)?;
+            can_read(&mut queue).map(|()| entries)
         });
         let (queue, entries) = halving(most.clone()?, IoUring::new)?;
         let slots = std::iter::repeat_with(|| None).take(DEPTH.min(entries as usize)).collect();
@@ -105,6 +107,7 @@ impl<'a> Uring<'a> {
             attempts: Attempts::default(),
             open: None,
             buffers: None,
+            fixed: Fixed::new(access),
             plain: Direct::new(access),
             done: VecDeque::new(),
             #[cfg(test)]
@@ -133,10 +136,16 @@ impl<'a> Uring<'a> {
         };
         let descriptor = types::Fd(descriptor.as_raw_fd());
         // At most 1 GiB: it fits.
-        let entry = opcode::Read::new(descriptor, memory.pointer.as_ptr(), span.length as u32)
-            .offset(span.offset)
-            .build()
-            .user_data(slot as u64);
+        let (pointer, length) = (memory.pointer.as_ptr(), span.length as u32);
+        let number = self.fixed.number(&self.queue, self.access, memory, span.length);
+        let entry = match number {
+            Some(number) => {
+                let read = opcode::ReadFixed::new(descriptor, pointer, length, number);
+                read.offset(span.offset).build()
+            }
+            None => opcode::Read::new(descriptor, pointer, length).offset(span.offset).build(),
+        };
+        let entry = entry.user_data(slot as u64);
         // SAFETY: the kernel writes at most `span.length` bytes at `memory.pointer`, which lie in
         // one range of the place or in the slot's buffer. The place and the descriptor belong to
         // `read`, which stands in its slot, untouched, until its completion was taken out of the
@@ -158,12 +167,21 @@ impl<'a> Uring<'a> {
             Some(buffers) => buffers.range(),
             None => {
                 let length = BUFFER * self.slots.len();
-                self.buffers.insert(Region::new(length as u64)?).range()
+                let whole = self.buffers.insert(Region::new(length as u64)?).range();
+                self.fixed.add(whole);
+                whole
             }
         };
         // SAFETY: slots are numbered from 0, and the region has `BUFFER` bytes for each.
         let pointer = unsafe { whole.pointer.add(slot * BUFFER) };
         Ok(HostRange { pointer, length: BUFFER })
+    }
+
+    /// Registers the buffers at once, however little was read.
+    #[cfg(test)]
+    pub(super) fn register_now(&mut self) {
+        self.buffer(0).unwrap();
+        self.fixed.register(&self.queue, self.access);
     }
 
     /// What comes after a read has ended with `result`.
@@ -409,15 +427,25 @@ fn halving<T>(most: u32, open: impl Fn(u32) -> io::Result<T>) -> Result<(T, u32)
     }
 }
 
-/// Whether the kernel knows the one operation that is needed: Linux 5.6 and later do.
-fn can_read(queue: &IoUring) -> Result<(), String> {
+/// Whether the kernel knows the one operation that is needed, as Linux 5.6 and later do, and each
+/// of the three calls is allowed: a filter of system calls may name any of them.
+fn can_read(queue: &mut IoUring) -> Result<(), String> {
     let mut probe = Probe::new();
     let asked = queue.submitter().register_probe(&mut probe);
     asked.map_err(|error| format!("asking io_uring what it can do: {error}"))?;
-    if probe.is_supported(opcode::Read::CODE) {
-        return Ok(());
+    if !probe.is_supported(opcode::Read::CODE) {
+        return Err("this kernel's io_uring has no plain reads".to_owned());
     }
-    Err("this kernel's io_uring has no plain reads".to_owned())
+    // SAFETY: it refers to no memory.
+    let pushed = unsafe { queue.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(|error| format!("giving io_uring something to do: {error}"))?;
+    loop {
+        match queue.submit_and_wait(1) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("having io_uring do something: {error}")),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod elsewhere;
 mod faults;
 mod host;
 mod kinds;
+mod mapped;
 mod memory;
 mod plans;
 mod shared;

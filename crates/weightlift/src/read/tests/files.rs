@@ -81,7 +81,7 @@ fn without_a_queue_direct_reads_are_one_at_a_time() {
     let (results, memory) = read(&mut reader, &pages(8));
     assert!(results.into_iter().all(|result| result.unwrap() == Kind::Direct));
     assert_same(&memory, &file.bytes, &"one at a time");
-    assert_eq!((reader.depth(), access.engine()), (1, Some(("one at a time", "EPERM"))));
+    assert_eq!((reader.depth(), access.engine()), (1, Some(("one at a time", "EPERM".to_owned()))));
 }
 
 #[test]
@@ -111,6 +111,57 @@ fn bytes_in_memory_are_read_where_direct_reads_are_forced() {
         assert!(results.into_iter().all(|result| result.unwrap() == Kind::Buffered));
         assert_same(&memory, &bytes, &subject);
         assert_eq!(access.refusals().count(), 0);
+    }
+}
+
+/// UR-05: a small read of what is in the cache takes a third longer or more by way of a queue. Not
+/// even one is made.
+#[test]
+fn what_the_cache_holds_is_read_without_a_queue() {
+    let file = Written::new(8 * 4096);
+    let known = Known { alignment: DirectAlignment::USUAL, odd_pages_are_cached: true };
+    let access = Access::new(file.source(Fault::None).into(), DirectIo::Auto, Box::new(known));
+    let mut reader = Auto::with_queue(&access, |_, _| panic!("a queue for what is in the cache"));
+    let layout: Layout = (0..4).map(|page| ((2 * page + 1) * 4096, vec![(0, 4096)])).collect();
+    let (results, memory) = read(&mut reader, &layout);
+    assert!(results.into_iter().all(|result| result.unwrap() == Kind::Buffered));
+    assert_same(&memory, &expected(&layout, &file.bytes), &"cached");
+    assert_eq!(access.engine(), None);
+}
+
+/// UR-03: memory that pieces go to again and again is registered when it was read into once, and
+/// read into as before where it may not be.
+#[test]
+fn staging_memory_is_registered_once_it_was_read_into() {
+    let test = "staging_memory_is_registered_once_it_was_read_into";
+    if alignments(test).is_empty() || subjects(test, &[Subject::UringDirect]).is_empty() {
+        return;
+    }
+    let file = Written::new(4 * MIB);
+    for (registers, length) in [(true, MIB), (false, 4 * MIB)] {
+        let mut scratch = Scratch::new(length);
+        let access = access(file.source(Fault::None), DirectAlignment::USUAL, DirectIo::On);
+        let access = access.staged(scratch.range());
+        let (mut reader, _) = queue(&access, Kind::Direct);
+        let mut place = scratch.place(&[(0, MIB)]);
+        for piece in 0..4 {
+            let offset = (piece * MIB) as u64;
+            reader.submit(ReadPiece { piece, source: 0, offset }, place);
+            let completed = reader.complete().unwrap();
+            assert_eq!(completed.result.unwrap(), Kind::Direct);
+            place = completed.place;
+            let got = place.buffers(0, MIB, 1)[0].to_vec();
+            assert_same(&got, &file.bytes[piece * MIB..][..MIB], &piece);
+            let why = access.engine();
+            assert_eq!(why, None, "the reader that chooses says it");
+            // A user who may lock too little memory is refused.
+            if registers && piece > 0 && access.registered() == Some(true) {
+                assert!(reader.fixed.is_registered());
+            } else {
+                assert!(!reader.fixed.is_registered(), "{length} {piece}");
+            }
+        }
+        assert_eq!(access.registered().is_some(), registers);
     }
 }
 

@@ -3,6 +3,7 @@
 mod faults;
 mod files;
 mod layouts;
+mod mapped;
 mod measure;
 
 use std::io::{self, IoSliceMut};
@@ -15,6 +16,7 @@ use testkit::Random;
 use super::access::{Access, DirectAlignment, Facts};
 use super::auto::Auto;
 use super::direct_linux::Direct;
+use super::mapped_linux::Mapped;
 use super::positional::Positional;
 use super::uring_linux::Uring;
 use super::{Completed, Kind, ReadPiece, Reader};
@@ -30,33 +32,55 @@ enum Subject {
     Positional,
     Direct,
     UringDirect,
+    /// With its buffers registered from the beginning.
+    UringFixed,
     UringCached,
+    Mapped,
     Auto,
 }
 
 impl Subject {
-    const ALL: [Self; 5] =
-        [Self::Positional, Self::Direct, Self::UringDirect, Self::UringCached, Self::Auto];
-    const DIRECT: [Self; 3] = [Self::Direct, Self::UringDirect, Self::Auto];
+    const ALL: [Self; 7] = [
+        Self::Positional,
+        Self::Direct,
+        Self::UringDirect,
+        Self::UringFixed,
+        Self::UringCached,
+        Self::Mapped,
+        Self::Auto,
+    ];
+    const DIRECT: [Self; 4] = [Self::Direct, Self::UringDirect, Self::UringFixed, Self::Auto];
 
     fn reader<'a>(self, access: &'a Access, fault: Fault) -> Box<dyn Reader + 'a> {
+        let distort = || -> Option<Box<dyn FnMut(i32) -> i32>> {
+            let mut counter = 0;
+            let distort = move |result| {
+                counter += 1;
+                fault.result(counter, result)
+            };
+            if fault.is_any() { Some(Box::new(distort)) } else { None }
+        };
         let queued = |kind| {
             let (mut reader, entries) = queue(access, kind);
             assert!((8..=64).contains(&entries));
-            let mut counter = 0;
-            if fault.is_any() {
-                reader.faults.result = Some(Box::new(move |result| {
-                    counter += 1;
-                    fault.result(counter, result)
-                }));
-            }
-            Box::new(reader)
+            reader.faults.result = distort();
+            reader
         };
         match self {
             Self::Positional => Box::new(Positional::new(access.sources())),
             Self::Direct => Box::new(Direct::new(access)),
-            Self::UringDirect => queued(Kind::Direct),
-            Self::UringCached => queued(Kind::Buffered),
+            Self::UringDirect => Box::new(queued(Kind::Direct)),
+            Self::UringCached => Box::new(queued(Kind::Buffered)),
+            Self::UringFixed => {
+                let mut reader = queued(Kind::Direct);
+                reader.register_now();
+                Box::new(reader)
+            }
+            Self::Mapped => {
+                let mut reader = Mapped::new(access);
+                reader.fault = distort();
+                Box::new(reader)
+            }
             // With the faults that the sources have: of its readers the plain direct one.
             Self::Auto => Box::new(Auto::with_queue(access, |_, _| Err("not in this test".into()))),
         }
@@ -65,9 +89,24 @@ impl Subject {
     /// Whether it can be had here.
     fn is_there(self) -> bool {
         let access = access(Vec::new(), DirectAlignment::USUAL, DirectIo::Auto);
-        !matches!(self, Self::UringDirect | Self::UringCached)
-            || Uring::new(&access, Kind::Direct).is_ok()
+        match self {
+            Self::UringDirect | Self::UringCached => Uring::new(&access, Kind::Direct).is_ok(),
+            Self::UringFixed => Uring::new(&access, Kind::Direct).is_ok_and(|(mut reader, _)| {
+                reader.register_now();
+                reader.fixed.is_registered()
+            }),
+            Self::Mapped => maps_files(),
+            Self::Positional | Self::Direct | Self::Auto => true,
+        }
     }
+}
+
+/// Whether files in the temporary folder can be read by mappings: since Linux 5.14.
+fn maps_files() -> bool {
+    let access =
+        access(Written::new(10).source(Fault::None), DirectAlignment::USUAL, DirectIo::Auto);
+    let (results, _) = read(&mut Mapped::new(&access), &vec![(0, vec![(0, 10)])]);
+    matches!(results[..], [Ok(Kind::Mapped)])
 }
 
 /// A reader with a queue. Tests run side by side, and the kernel takes its time to count off what
@@ -278,7 +317,7 @@ fn alignments(test: &str) -> Vec<DirectAlignment> {
 fn subjects(test: &str, all: &[Subject]) -> Vec<Subject> {
     let (there, missing): (Vec<_>, Vec<_>) = all.iter().partition(|subject| subject.is_there());
     if !missing.is_empty() {
-        testkit::skipped(test, &format!("no io_uring here for {missing:?}"));
+        testkit::skipped(test, &format!("this kernel has no {missing:?}"));
     }
     there
 }
