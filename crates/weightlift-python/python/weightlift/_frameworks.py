@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from .errors import InvalidOption
+from .errors import InvalidOption, SafetensorError
 
 # Names as people write them, safetensors' among them, and the module of ours.
 _MODULES = {
@@ -33,3 +33,9 @@ def installed() -> str:
         if importlib.util.find_spec(name) is not None:
             return name
     raise ImportError("weightlift.load_file needs torch, jax or numpy: install one, for example pip install numpy")
+
+
+def check_backend(backend: str | None) -> None:
+    """Refuses what safetensors refuses. How it reads is of no effect here."""
+    if backend not in (None, "mmap", "pread"):
+        raise SafetensorError(f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')

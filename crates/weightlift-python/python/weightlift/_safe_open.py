@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _frameworks
 from ._model import Loader, Model, TensorInfo
-from .errors import NotFound, SafetensorError
+from .errors import FileNotFound, NotFound, SafetensorError
 
 # Below this the calling thread reads alone: to start others takes longer.
 _SMALL = 4 << 20
@@ -31,13 +31,22 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
         framework: str = "pt",
         device: Any = "cpu",
         *,
+        backend: str | None = None,
         loader: Loader | None = None,
         **options: Any,
     ):
+        _frameworks.check_backend(backend)
         self._framework = _frameworks.module(framework)
         self._device = device
         self._loader = loader
-        self._open: Model | None = Model(filename, **options)
+        try:
+            self._open: Model | None = Model(filename, **options)
+        except FileNotFound as error:
+            # In safetensors' words, for whoever looks at them.
+            if os.path.exists(filename):
+                raise
+            text = f"No such file or directory: {os.fspath(filename)}"
+            raise FileNotFound(text, number=error.errno, path=error.filename, context=error.context) from None
 
     def __enter__(self) -> safe_open:
         self._model()
@@ -64,6 +73,10 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
         model = self._model()
         return self._framework._one(model, name, self._device, **self._call(_info(model, name).nbytes))
 
+    def get_tensors(self) -> dict[str, Any]:
+        """All tensors, by name, in one load."""
+        return self._framework._load(self._model(), self._device, loader=self._loader)
+
     def get_slice(self, name: str) -> PySafeSlice:
         """The tensor of this name, of which to load a part by indexing."""
         model = self._model()
@@ -71,7 +84,7 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
 
     def _model(self) -> Model:
         if self._open is None:
-            raise SafetensorError("the file is not open any more")
+            raise SafetensorError("File is closed")
         return self._open
 
     def _call(self, nbytes: int) -> dict[str, Any]:
@@ -98,7 +111,8 @@ class PySafeSlice:
         opened, info = self._opened, self._info
         model = opened._model()
         indices = index if isinstance(index, tuple) else (index,)
-        _check(indices, info)
+        if not opened._framework.INDEXES_ITSELF:
+            _check(indices, info.shape)
         rows = _rows(indices, info.shape)
         if rows is not None:
             start, stop, rest = rows
@@ -118,14 +132,31 @@ def _info(model: Model, name: str) -> TensorInfo:
         raise NotFound(f"File does not contain tensor {name}", context={"tensor": name}) from None
 
 
-def _check(indices: tuple[Any, ...], info: TensorInfo) -> None:
-    if len([each for each in indices if each is not Ellipsis]) > len(info.shape):
-        raise SafetensorError(f"too many indices for {info.name}, which has {len(info.shape)} dimensions")
-    for at, each in enumerate(indices):
-        if isinstance(each, int) and not isinstance(each, bool):
-            size = info.shape[at] if Ellipsis not in indices[: at + 1] else info.shape[at - len(indices)]
-            if not -size <= each < size:
-                raise SafetensorError(f"index {each} is out of range for a dimension of {size} ({info.name})")
+def _check(indices: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    """What safetensors refuses, in its words. numpy would take a slice that is too long."""
+    if any(isinstance(each, list) and each for each in indices):
+        raise SafetensorError("Non empty lists are not implemented")
+    for at, (each, size) in enumerate(zip(indices, shape)):
+        last = each
+        if isinstance(each, slice):
+            last = (size if each.stop is None else each.stop) - 1
+        elif not isinstance(each, int):
+            return
+        elif each < -size:
+            raise SafetensorError(f"Invalid index {each} for dimension {at} of size {size}")
+        if last >= size:
+            told = ", ".join(map(_spelled, indices))
+            raise SafetensorError(
+                f"Error during slicing [{told}] with shape {list(shape)}: "
+                f"index {last} out of bounds for tensor dimension #{at} of size {size}"
+            )
+
+
+def _spelled(index: Any) -> str:
+    if not isinstance(index, slice):
+        return str(index)
+    ends = ["" if end is None else str(end) for end in (index.start, index.stop)]
+    return ":".join(ends) + ("" if index.step is None else f":{index.step}")
 
 
 def _rows(indices: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int, tuple[Any, ...]] | None:
@@ -134,6 +165,8 @@ def _rows(indices: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, int, t
         return None
     first, *others = indices
     if isinstance(first, int) and not isinstance(first, bool):
+        if not -shape[0] <= first < shape[0]:
+            return None
         row = first % shape[0]
         return row, row + 1, (0, *others)
     if isinstance(first, slice) and first.step in (None, 1):

@@ -12,9 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from . import numpy as _numpy
+from ._bytes import as_file
 from ._model import Model, Tensor, device_name, literal, open
 
-__all__ = ["load_file"]
+__all__ = ["load", "load_file"]
+
+# Whether parts of tensors are taken as the framework takes them, errors included.
+INDEXES_ITSELF = False
 
 
 def load_file(filename: str | os.PathLike[str], device: Any = "auto", **options: Any) -> dict[str, jax.Array]:
@@ -28,6 +32,12 @@ def load_file(filename: str | os.PathLike[str], device: Any = "auto", **options:
     Types that JAX narrows unless ``jax_enable_x64`` is set, such as ``float64``, are narrowed.
     """
     return _load(open(filename), device, **options)
+
+
+def load(data: bytes, device: Any = "auto") -> dict[str, jax.Array]:
+    """Loads a safetensors file that is in memory, by name of tensor. The bytes are copied."""
+    with as_file(data) as path:
+        return _load(open(path, format="safetensors"), device)
 
 
 def _load(model: Model, device: Any = "auto", **call: Any) -> dict[str, jax.Array]:
@@ -66,3 +76,8 @@ def device_of(device: Any) -> jax.Device:
 def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) -> jax.Array:
     names = None if native else [literal(name)]
     return next(iter(_load(model, device, native=native, tensors=names, **call).values()))
+
+
+def dtype_of(name: str) -> Any:
+    """JAX's type for weightlift's name of one: numpy's or that of ``ml_dtypes``."""
+    return _numpy.dtype_of(name)

@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from ._bytes import as_file
 from ._model import Model, Tensor, literal, open
 from .errors import InvalidOption
 
-__all__ = ["load_file"]
+__all__ = ["load", "load_file"]
+
+# Whether parts of tensors are taken as the framework takes them, errors included.
+INDEXES_ITSELF = False
 
 # Name, and where numpy or ml_dtypes has it.
 _DTYPES = {
@@ -77,6 +81,12 @@ def load_file(filename: str | os.PathLike[str], **options: Any) -> dict[str, np.
     >>> weights["wte.weight"].shape
     """
     return _load(open(filename), "host", **options)
+
+
+def load(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
+    """Loads a safetensors file that is in memory, by name of tensor. The bytes are copied."""
+    with as_file(data) as path:
+        return _load(open(path, format="safetensors"), "host")
 
 
 def _load(model: Model, device: Any = "host", **call: Any) -> dict[str, np.ndarray[Any, Any]]:

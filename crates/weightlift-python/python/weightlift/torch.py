@@ -13,9 +13,14 @@ from typing import Any
 
 import torch
 
+from ._bytes import as_file
+from ._frameworks import check_backend
 from ._model import Model, Tensor, TensorInfo, literal, open
 
-__all__ = ["load_file"]
+__all__ = ["load", "load_file"]
+
+# Whether parts of tensors are taken as the framework takes them, errors included.
+INDEXES_ITSELF = True
 
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
@@ -38,19 +43,29 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-def load_file(filename: str | os.PathLike[str], device: Any = "cpu", **options: Any) -> dict[str, torch.Tensor]:
+def load_file(
+    filename: str | os.PathLike[str], device: Any = "cpu", *, backend: str | None = None, **options: Any
+) -> dict[str, torch.Tensor]:
     """Loads a model into torch tensors on ``device``, by name.
 
     ``filename`` is a file of any format that weightlift reads, a shard index or a folder; ``device``
     is what torch takes for one, or ``"auto"``; other options are those of
     :meth:`weightlift.Model.load`. All or nothing: after an error no tensor is left. Devices that
-    weightlift cannot write to (``mps``, ``xpu``) get theirs through the CPU.
+    weightlift cannot write to (``mps``, ``xpu``) get theirs through the CPU. ``backend`` is an argument of
+    safetensors', taken and of no effect.
 
     Raises :class:`~weightlift.errors.WeightliftError`; ``TypeError`` if torch has no type for a tensor.
 
     >>> weights = weightlift.torch.load_file("models/llama", device="cuda:0")
     """
+    check_backend(backend)
     return _load(open(filename), device, **options)
+
+
+def load(data: bytes) -> dict[str, torch.Tensor]:
+    """Loads a safetensors file that is in memory, by name of tensor. The bytes are copied."""
+    with as_file(data) as path:
+        return _load(open(path, format="safetensors"), "cpu")
 
 
 def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) -> dict[str, torch.Tensor]:

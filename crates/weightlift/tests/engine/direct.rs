@@ -155,20 +155,21 @@ fn what_the_ring_has_no_place_for_is_read_ahead_while_the_driver_starts() {
         assert_eq!((through, past + through), (ahead, 24 * MIB));
         assert_eq!(resident(1, 24), Resident::None, "what was cold is in the cache now");
     }
-    // Half of it is there before, and stays.
-    std::io::copy(
-        &mut std::io::Read::take(std::fs::File::open(model.path()).unwrap(), 12 * MIB),
-        &mut std::io::sink(),
-    )
-    .unwrap();
-    // What the kernel has begun to read ahead of that comes when it comes.
-    while resident(12, 24) != Resident::None {
-        file.drop_pages(12 * MIB, file.length()).unwrap();
-    }
-    let (ahead, ..) = load(DirectIo::Auto, 3, 600);
-    assert!((1..=13 * MIB).contains(&ahead), "{ahead} bytes were read ahead");
-    let after = (resident(0, 12), resident(12, 24));
-    assert_eq!(after, (Resident::All, Resident::None), "the cache is not as it was");
+    // Half of it is there before, and stays. The kernel may take some of it away for reasons of its
+    // own, but not each time.
+    let stays = || {
+        let mut half = std::io::Read::take(std::fs::File::open(model.path()).unwrap(), 12 * MIB);
+        std::io::copy(&mut half, &mut std::io::sink()).unwrap();
+        // What the kernel has begun to read ahead of that comes when it comes.
+        while resident(12, 24) != Resident::None {
+            file.drop_pages(12 * MIB, file.length()).unwrap();
+        }
+        let (ahead, ..) = load(DirectIo::Auto, 3, 600);
+        assert!((1..=13 * MIB).contains(&ahead), "{ahead} bytes were read ahead");
+        assert_eq!(resident(12, 24), Resident::None, "what was cold is in the cache now");
+        resident(0, 12) == Resident::All
+    };
+    assert!(stays() || stays() || stays(), "what was in the cache is gone");
     // Forced past the cache, nothing goes into it; forced through it, all of it stays there.
     evict();
     assert_eq!(load(DirectIo::On, 3, 300), (0, 24 * MIB, 0));
