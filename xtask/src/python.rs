@@ -74,6 +74,48 @@ pub fn environment(packages: &Packages) -> Result<PathBuf> {
     Ok(python)
 }
 
+/// Builds the Python package as a wheel and unpacks it into a folder, for PYTHONPATH. With a Python
+/// for which there is none the folder is empty, and its tests say so.
+pub fn package(python: &Path) -> Result<PathBuf> {
+    let target = cargo::target_directory()?.join("python");
+    let (wheels, folder) = (target.join("wheels"), target.join("package"));
+    for old in [&wheels, &folder] {
+        match std::fs::remove_dir_all(old) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", old.display()));
+            }
+            _ => std::fs::create_dir_all(old)?,
+        }
+    }
+    let new_enough = Command::new(python)
+        .args(["-c", "import sys; sys.exit(sys.version_info < (3, 11))"])
+        .status()
+        .context("cannot run Python")?;
+    if !new_enough.success() {
+        return Ok(folder);
+    }
+    // What `pip install .` does, but with the workspace's own target folder and for debugging.
+    run(
+        Command::new(python)
+            .args(["-m", "maturin", "build", "--locked", "--profile", "dev", "--quiet"])
+            .args(["--compatibility", "linux", "--out"])
+            .arg(&wheels)
+            .arg("--interpreter")
+            .arg(python)
+            .current_dir(cargo::root()),
+        "maturin build",
+    )?;
+    let wheel = std::fs::read_dir(&wheels)?.next().context("maturin built no wheel")??.path();
+    run(
+        Command::new(python)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(["--no-deps", "--no-index", "--target"])
+            .args([&folder, &wheel]),
+        "pip install of the wheel",
+    )?;
+    Ok(folder)
+}
+
 fn read(file: &str) -> Result<Vec<u8>> {
     std::fs::read(cargo::root().join(file)).with_context(|| format!("cannot read {file}"))
 }

@@ -24,6 +24,8 @@ pub fn run(packages: &python::Packages) -> Result<ExitCode> {
         .env("WEIGHTLIFT_FAKE_CUDA", &fake_cuda);
     let rust = runner::run("cargo test", rust, runner::count_cargo_test)?;
 
+    say("building the Python package");
+    let package = python::package(&python)?;
     say("pytest testing/python");
     let mut pytest = Command::new(python);
     pytest
@@ -31,6 +33,7 @@ pub fn run(packages: &python::Packages) -> Result<ExitCode> {
         .current_dir(cargo::root())
         .env("WEIGHTLIFT_BIN", &command)
         .env("WEIGHTLIFT_FAKE_CUDA", &fake_cuda)
+        .env("PYTHONPATH", &package)
         // The clone stays as it was.
         .env("PYTHONDONTWRITEBYTECODE", "1");
     let pytest = runner::run("pytest", pytest, runner::count_pytest)?;

@@ -50,6 +50,10 @@ class Reader(io.RawIOBase):
     def readall(self) -> bytes:
         return self.read(-1)
 
+    def write(self, data: Any) -> int:
+        """Not for this: it reads."""
+        raise io.UnsupportedOperation("not writable")
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Moves the position and returns it."""
         return self._stream.seek(offset, whence)

@@ -1,0 +1,141 @@
+"""torch: the same tensors as safetensors', on the CPU; tied weights; devices."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is installed by cargo xtask test --torch")
+
+import safetensors.torch  # noqa: E402
+import weightlift  # noqa: E402
+import weightlift.torch  # noqa: E402
+
+TYPES = [
+    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+    "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def every_type(tmp_path_factory):
+    path = tmp_path_factory.mktemp("torch") / "m.safetensors"
+    tensors = {}
+    for name in TYPES:
+        dtype = getattr(torch, name)
+        tensors[name] = torch.randint(0, 2, (3, 4)).to(dtype)
+        tensors[f"{name} scalar"] = torch.ones((), dtype=torch.float32).to(dtype)
+        tensors[f"{name} empty"] = torch.zeros((2, 0, 3), dtype=torch.float32).to(dtype)
+    tensors["fp4"] = torch.arange(8, dtype=torch.uint8).reshape(2, 4).view(torch.float4_e2m1fn_x2)
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    return path
+
+
+def bits(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
+
+
+def same(ours, theirs):
+    assert set(ours) == set(theirs)
+    for name, tensor in theirs.items():
+        mine = ours[name]
+        assert (mine.dtype, mine.shape, mine.device) == (tensor.dtype, tensor.shape, tensor.device), name
+        assert torch.equal(bits(mine), bits(tensor)), name
+
+
+def test_all_types_scalars_and_empty_ones(every_type, large):
+    theirs = safetensors.torch.load_file(every_type)
+    same(weightlift.torch.load_file(every_type), theirs)
+    same(weightlift.load_file(every_type), theirs)
+    same(weightlift.torch.load(every_type.read_bytes()), theirs)
+    same(weightlift.open(every_type).load("cpu", framework="pt"), theirs)
+    with weightlift.safe_open(every_type, "pt") as opened:
+        same({name: opened.get_tensor(name) for name in opened.keys()}, theirs)
+        same(opened.get_tensors(), theirs)
+    same(dict(weightlift.stream(every_type, "cpu", framework="torch")), theirs)
+    shards = {}
+    for file in large.glob("*.safetensors"):
+        shards |= safetensors.torch.load_file(file)
+    same(weightlift.torch.load_file(large), shards)
+
+
+def test_slices(every_type):
+    theirs = safetensors.torch.load_file(every_type)
+    with weightlift.safe_open(every_type, "pt") as opened:
+        for index in [slice(None), (slice(1, None), 2), -1, (Ellipsis, 0), (0, slice(1, 3)), slice(0, 100), slice(None, None, 2)]:
+            assert torch.equal(opened.get_slice("float32")[index], theirs["float32"][index]), index
+        with pytest.raises(IndexError):
+            opened.get_slice("float32")[7]
+        with pytest.raises(IndexError):
+            opened.get_slice("float32")[0, 0, 0]
+        assert opened.get_slice("fp4")[:1].shape == theirs["fp4"][:1].shape
+
+
+def test_tied_weights_and_views_stay_shared(tmp_path):
+    base = torch.randn(4, 6)
+    state = {"a": base, "tied": base, "transposed": base.t(), "row": base[2], "alone": torch.randn(3)}
+    torch.save(state, tmp_path / "m.pt")
+    loaded = weightlift.torch.load_file(tmp_path / "m.pt")
+    same(loaded, state)
+    storages = {name: tensor.untyped_storage().data_ptr() for name, tensor in loaded.items()}
+    assert len({storages[name] for name in ("a", "tied", "transposed", "row")}) == 1
+    assert storages["alone"] != storages["a"]
+    assert loaded["transposed"].stride() == (1, 6)
+    loaded["a"][2, 0] = 9
+    assert loaded["row"][0] == 9 == loaded["transposed"][0, 2]
+    same(dict(weightlift.stream(tmp_path / "m.pt", "cpu", framework="torch", window=10)), state)
+
+
+def test_devices(every_type):
+    assert all(tensor.device.type == "meta" for tensor in weightlift.torch.load_file(every_type, device="meta").values())
+    for device in ("cpu", torch.device("cpu"), "host", "cpu:0", None, "auto"):
+        assert weightlift.torch.load_file(every_type, device=device)["float32"].device.type == "cpu"
+    if not torch.cuda.is_available():
+        with pytest.raises((AssertionError, RuntimeError)):
+            weightlift.torch.load_file(every_type, device="cuda")
+
+
+def test_memory_goes_with_the_last_tensor(large):
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+    weightlift.torch.load_file(large)
+    gc.collect()
+    before = resident()
+    loaded = weightlift.torch.load_file(large)
+    total = sum(tensor.nbytes for tensor in loaded.values())
+    assert resident() - before > total / 2
+    last = loaded.popitem()[1]
+    loaded.clear()
+    assert float(last.sum()) > 0
+    del last
+    gc.collect()
+    assert resident() - before < total / 4
+
+
+def test_dlpack_both_ways(every_type):
+    plain = weightlift.open(every_type).load("cpu")
+    theirs = safetensors.torch.load_file(every_type)
+    for name in ("float32", "bfloat16", "int8", "bool", "float32 empty", "float32 scalar", "complex64"):
+        assert torch.equal(bits(torch.from_dlpack(plain[name])), bits(theirs[name])), name
+    # An unconsumed capsule frees what it holds; a consumed one is its consumer's.
+    for _ in range(3):
+        plain["float32"].__dlpack__()
+        plain["float32"].__dlpack__(max_version=(1, 1))
+    kept = torch.from_dlpack(plain["float32"])
+    del plain
+    gc.collect()
+    assert torch.equal(kept, theirs["float32"])
+    with pytest.raises(BufferError, match="F4"):
+        weightlift.open(every_type).load("cpu", tensors=["fp4"])["fp4"].__dlpack__()
+
+
+
+
+def test_a_type_of_a_quantized_model_is_said(models):
+    for path in models.values():
+        model = weightlift.open(path)
+        if any(info.dtype not in weightlift.torch._DTYPES for info in model.tensors):
+            with pytest.raises(TypeError, match="has no type for"):
+                model.load("cpu", framework="torch")
+            return
+    pytest.fail("no model has a type that torch lacks")
