@@ -52,9 +52,19 @@ class Result:
 
 
 class Command:
-    def __init__(self, binary: Path, fake_cuda: Path):
+    def __init__(self, binary: Path, fake_cuda: Path, before: tuple = (), address_space=ADDRESS_SPACE):
         self.binary = binary
         self.fake_cuda = fake_cuda
+        self.before = before
+        self.address_space = address_space
+
+    def started_by(self, *before):
+        """The same by way of a command that runs what follows it."""
+        return Command(self.binary, self.fake_cuda, before, self.address_space)
+
+    def within(self, address_space: int):
+        """The same with so many bytes of address space."""
+        return Command(self.binary, self.fake_cuda, self.before, address_space)
 
     def environment(self, gpu: bool):
         """Without a GPU whatever this machine has, or with the fake driver's."""
@@ -72,13 +82,13 @@ class Command:
         arguments = [str(argument) for argument in arguments]
 
         def before():
-            _limit_address_space()
+            self._limit_address_space()
             if prepare:
                 prepare()
 
         # Paths in reports must not depend on where the command was started.
         return subprocess.Popen(
-            [str(self.binary), *arguments],
+            [*self.before, str(self.binary), *arguments],
             cwd=tempfile.gettempdir(),
             env=self.environment(gpu),
             stdin=subprocess.DEVNULL,
@@ -106,10 +116,9 @@ class Command:
     def inspect(self, path) -> Result:
         return self.run("inspect", path, "--json")
 
+    def _limit_address_space(self):
+        resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
+
 
 def _text(output: bytes) -> str:
     return output.decode("utf-8")
-
-
-def _limit_address_space():
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
