@@ -95,7 +95,11 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     let wanted = select(&model, request.patterns())?;
     start.find(&mut report);
     let bytes = bytes_of(&model, &wanted);
-    let readers = few_for_a_rotating_disk(&model, &wanted, threads, readers, &mut report);
+    let few = readers_of_its_disk(&model, &wanted, threads, readers);
+    if let Some(few) = few {
+        report.decide("readers", few, "the disk rotates");
+    }
+    let readers = few.unwrap_or(readers);
     let cancel = request.cancel.clone();
     let cancelled: Arc<Cancelled> = Arc::new(move || cancel.is_cancelled());
     let mut conductor = Conductor {
@@ -450,25 +454,18 @@ fn check_mapping(direct_io: DirectIo, start: &Start) -> Result<()> {
     Ok(())
 }
 
-/// How many readers, now that it is known what the model lies on.
-fn few_for_a_rotating_disk(
+/// How many of these readers there are to be because the disk rotates that the model lies on.
+pub(crate) fn readers_of_its_disk(
     model: &Model,
     wanted: &[usize],
     threads: ReadingThreads,
     readers: usize,
-    report: &mut Report,
-) -> usize {
-    let Some(few) = route::readers_of_a_rotating_disk(threads, readers) else { return readers };
+) -> Option<usize> {
+    let few = route::readers_of_a_rotating_disk(threads, readers)?;
     // The file that most is read of stands for all: a model's files lie in one folder as a rule,
     // and asking about hundreds of them takes milliseconds.
-    let Some(source) = select::largest_source(model, wanted) else { return readers };
-    match model.sources()[source].storage() {
-        Some(facts) if facts.rotational == Some(true) => {
-            report.decide("readers", few, "the disk rotates");
-            few
-        }
-        _ => readers,
-    }
+    let source = &model.sources()[select::largest_source(model, wanted)?];
+    (source.storage()?.rotational == Some(true)).then_some(few)
 }
 
 /// Begins to start the device whose driver is to pin the host memory that tensors go to, or
