@@ -198,6 +198,26 @@ def test_a_read_that_the_server_fails_is_an_error_with_the_file(weightlift, moun
             assert "model.safetensors" in done.error_line()
 
 
+@pytest.mark.parametrize("server", [[], ["--direct-io"]], ids=["cached", "direct_io"])
+def test_fuse_mapped(weightlift, mounts, tmp_path, server):
+    """FS-14, FS-15: where mappings are asked for, a file that has none is read by calls, and a page
+    that cannot be read is an error and no signal."""
+    folder = served(tmp_path, NOISE)
+    asked = ["--map-files", "--device", "host"]
+    with mounts.fuse(folder, *server) as (point, _):
+        done = load(weightlift, mounts, point / "model.safetensors", "auto", *asked)
+        report = done.expect(0).json()
+    loaded = {tensor["name"]: tensor["digest"] for tensor in report["tensors"]}
+    assert loaded == digests(NOISE)
+    # Linux maps files of `direct_io` for reading alone, or not at all.
+    assert report["reads"].get("mapped", 0) in (0, report["bytes"]["read"])
+    assert server or report["reads"]["mapped"]
+    with mounts.fuse(folder, *server, "--fail-from", 2 * MIB) as (point, _):
+        done = load(weightlift, mounts, point / "model.safetensors", "auto", *asked).expect(1)
+    assert done.json()["error"]["kind"] == "Io"
+    assert "model.safetensors" in done.error_line()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("gpu", [False, True], ids=["host", "cuda"])
 def test_a_server_that_dies_is_an_error_and_no_hang(weightlift, mounts, tmp_path, gpu, mode):
