@@ -5,7 +5,7 @@ import os
 import resource
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Nothing here is larger than a few hundred megabytes. A length from a hostile header that became
@@ -51,10 +51,26 @@ class Result:
         return lines[0]
 
 
+@dataclass(frozen=True)
 class Command:
-    def __init__(self, binary: Path, fake_cuda: Path):
-        self.binary = binary
-        self.fake_cuda = fake_cuda
+    binary: Path
+    fake_cuda: Path
+    # A command and its arguments, by which it is started.
+    before: tuple = ()
+    address_space: int = ADDRESS_SPACE
+    # Added to the environment.
+    variables: tuple = ()
+
+    def started_by(self, *before):
+        """The same by way of a command that runs what follows it."""
+        return replace(self, before=before)
+
+    def within(self, address_space: int):
+        """The same with so many bytes of address space."""
+        return replace(self, address_space=address_space)
+
+    def with_environment(self, **variables):
+        return replace(self, variables=tuple(variables.items()))
 
     def environment(self, gpu: bool):
         """Without a GPU whatever this machine has, or with the fake driver's."""
@@ -63,6 +79,7 @@ class Command:
             for key, value in os.environ.items()
             if not key.startswith(("WEIGHTLIFT_", "CUDA_", "RUST_", "LD_"))
         }
+        kept |= dict(self.variables)
         if gpu:
             kept["LD_LIBRARY_PATH"] = str(self.fake_cuda)
         return kept
@@ -72,13 +89,13 @@ class Command:
         arguments = [str(argument) for argument in arguments]
 
         def before():
-            _limit_address_space()
+            self._limit_address_space()
             if prepare:
                 prepare()
 
         # Paths in reports must not depend on where the command was started.
         return subprocess.Popen(
-            [str(self.binary), *arguments],
+            [*self.before, str(self.binary), *arguments],
             cwd=tempfile.gettempdir(),
             env=self.environment(gpu),
             stdin=subprocess.DEVNULL,
@@ -106,10 +123,9 @@ class Command:
     def inspect(self, path) -> Result:
         return self.run("inspect", path, "--json")
 
+    def _limit_address_space(self):
+        resource.setrlimit(resource.RLIMIT_AS, (self.address_space, self.address_space))
+
 
 def _text(output: bytes) -> str:
     return output.decode("utf-8")
-
-
-def _limit_address_space():
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

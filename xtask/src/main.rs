@@ -1,6 +1,8 @@
 //! The project's chores: `cargo xtask <command>`.
 
 mod cargo;
+#[cfg(test)]
+mod cases;
 mod defects;
 mod fake_cuda;
 mod fuzz;

@@ -80,6 +80,8 @@ impl Loader {
         let wanted = load::select(model, request.patterns())?;
         let threads = request.reading_threads_or(self.options());
         let readers = crate::route::readers(threads, crate::system::processors());
+        let few = load::readers_of_its_disk(model, &wanted, threads, readers);
+        let readers = few.unwrap_or(readers);
         let bytes = load::bytes_of(model, &wanted);
         let to_host = match request.device_or(self.options()) {
             DeviceChoice::Host => true,

@@ -24,7 +24,8 @@ pub struct Report {
     /// Per source, in the order of the plan; without what was read for nothing.
     pub sources: Vec<SourceReport>,
     /// What was chosen, and why: device and route always, staging where it is smaller than the
-    /// budget allows, what carries direct reads where there are any.
+    /// budget allows, readers where a disk that rotates has few, what carries direct reads where
+    /// there are any.
     pub decisions: Vec<Decision>,
     /// What `auto` tried first and could not have.
     pub fallbacks: Vec<Fallback>,
@@ -85,7 +86,7 @@ pub struct SourceReport {
 /// A choice and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What was chosen: `device`, `route`, `staging`, `reads`, `direct_reads`.
+    /// What was chosen: `device`, `route`, `staging`, `readers`, `reads`, `direct_reads`.
     pub what: String,
     /// What it became.
     pub chosen: String,

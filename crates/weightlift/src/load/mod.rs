@@ -95,6 +95,11 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     let wanted = select(&model, request.patterns())?;
     start.find(&mut report);
     let bytes = bytes_of(&model, &wanted);
+    let few = readers_of_its_disk(&model, &wanted, threads, readers);
+    if let Some(few) = few {
+        report.decide("readers", few, "the disk rotates");
+    }
+    let readers = few.unwrap_or(readers);
     let cancel = request.cancel.clone();
     let cancelled: Arc<Cancelled> = Arc::new(move || cancel.is_cancelled());
     let mut conductor = Conductor {
@@ -447,6 +452,20 @@ fn check_mapping(direct_io: DirectIo, start: &Start) -> Result<()> {
         return refuse("a mapping does not go past the page cache", "take one of the two");
     }
     Ok(())
+}
+
+/// How many of these readers there are to be because the disk rotates that the model lies on.
+pub(crate) fn readers_of_its_disk(
+    model: &Model,
+    wanted: &[usize],
+    threads: ReadingThreads,
+    readers: usize,
+) -> Option<usize> {
+    let few = route::readers_of_a_rotating_disk(threads, readers)?;
+    // The file that most is read of stands for all: a model's files lie in one folder as a rule,
+    // and asking about hundreds of them takes milliseconds.
+    let source = &model.sources()[select::largest_source(model, wanted)?];
+    (source.storage()?.rotational == Some(true)).then_some(few)
 }
 
 /// Begins to start the device whose driver is to pin the host memory that tensors go to, or

@@ -63,6 +63,19 @@ pub(crate) fn bytes_of(model: &Model, tensors: &[usize]) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
+/// The source that most of these tensors' bytes are in; `None` where they have none. Storages that
+/// tensors share count once for each: that it is the largest need not be exact.
+pub(crate) fn largest_source(model: &Model, tensors: &[usize]) -> Option<usize> {
+    let mut bytes = vec![0_u64; model.sources().len()];
+    for id in storages_of(model, tensors) {
+        let storage = &model.index().storages[id.0 as usize];
+        let sum = &mut bytes[storage.source.0 as usize];
+        *sum = sum.saturating_add(storage.length);
+    }
+    let largest = bytes.iter().enumerate().max_by_key(|(_, bytes)| **bytes)?;
+    (*largest.1 > 0).then_some(largest.0)
+}
+
 /// For every planned storage, by its number in the plan, the tensors asked for that lie in it.
 pub(super) fn tensors_by_storage<'m>(
     index: &'m Index,

@@ -137,7 +137,7 @@ fn rule(facts: &StorageFacts) -> Option<String> {
         StorageKind::Fuse => Some(format!("{name} is served by a program")),
         StorageKind::Unknown => Some(format!("the file system {name} is not known")),
         StorageKind::Disk | StorageKind::Overlay => {
-            // A head that moves between a dozen readers; the kernel's read-ahead keeps it still.
+            // The kernel's read-ahead keeps the head where it is.
             (facts.rotational == Some(true)).then(|| "its disk rotates".to_owned())
         }
     }

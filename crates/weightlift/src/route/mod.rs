@@ -67,12 +67,24 @@ pub(crate) fn choose(
 /// 14 were no faster there (docs/benchmarks.md).
 const MOST_READERS: usize = 12;
 
+/// Most readers that are chosen unasked for a disk that rotates. One is enough to keep the head
+/// where it is; the second asks for what comes next while the first one's bytes are copied. More
+/// have the head move between them: with many threads on one file, a load that had taken one to
+/// three minutes took fifteen (llama.cpp#705).
+const MOST_READERS_OF_A_ROTATING_DISK: usize = 2;
+
 /// How many readers, from what was asked for and the number of processors.
 pub(crate) fn readers(threads: ReadingThreads, processors: usize) -> usize {
     match threads.get() {
         None | Some(0) => processors.clamp(1, MOST_READERS),
         Some(count) => usize::from(count),
     }
+}
+
+/// How many of these readers a disk that rotates is to have, unless their number was asked for.
+pub(crate) fn readers_of_a_rotating_disk(threads: ReadingThreads, readers: usize) -> Option<usize> {
+    let unasked = matches!(threads.get(), None | Some(0));
+    unasked.then(|| readers.min(MOST_READERS_OF_A_ROTATING_DISK))
 }
 
 #[cfg(test)]
@@ -128,5 +140,14 @@ mod tests {
         assert_eq!(count("auto", 16), 12);
         assert_eq!(count("1", 16), 1);
         assert_eq!(count("64", 2), 64);
+    }
+
+    #[test]
+    fn a_rotating_disk_has_two_readers_unless_told() {
+        let count =
+            |text: &str, readers| readers_of_a_rotating_disk(text.parse().unwrap(), readers);
+        assert_eq!([count("auto", 1), count("auto", 2), count("auto", 12)], [1, 2, 2].map(Some));
+        assert_eq!(count("0", 12), Some(2));
+        assert_eq!([count("1", 1), count("8", 8)], [None, None]);
     }
 }

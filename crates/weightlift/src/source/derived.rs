@@ -7,6 +7,7 @@ use weightlift_index::{Encoding, Index, SourceId, SourceInfo};
 
 use super::{Direct, OpenSource, Source};
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::StorageFacts;
 
 /// Adds what the index asks for beyond files: a source for the bytes that it holds itself, and one
 /// for every way in which a file's bytes are swapped, which are raw then. Offsets stay those of
@@ -109,6 +110,10 @@ impl Source for Swapped {
 
     fn open(&self) -> Result<Box<dyn OpenSource>> {
         Ok(Box::new(OpenSwapped { of: self.of.open()?, swap: self.swap }))
+    }
+
+    fn storage(&self) -> Option<StorageFacts> {
+        self.of.storage()
     }
 
     fn check_unchanged(&self) -> Result<()> {

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 
 use super::{Direct, Identity, OpenSource, Source, direct_linux};
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::{self, StorageFacts};
 
 /// A local file that is part of a model.
 #[derive(Debug)]
@@ -48,6 +49,11 @@ impl Source for LocalFile {
         direct_linux::open(&self.path, |metadata| {
             self.identity.compare(&identity(metadata), &self.name)
         })
+    }
+
+    fn storage(&self) -> Option<StorageFacts> {
+        // What is wrong with the file is told when it is opened.
+        system::storage_facts(&self.path).ok()
     }
 
     fn check_unchanged(&self) -> Result<()> {

@@ -9,6 +9,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::StorageFacts;
 
 mod derived;
 #[cfg(target_os = "linux")]
@@ -42,6 +43,12 @@ pub trait Source: fmt::Debug + Send + Sync {
     /// That it cannot be read so is no error but an answer.
     fn open_direct(&self) -> Result<Direct> {
         Ok(Direct::Unavailable("its bytes are not those of a file".to_owned()))
+    }
+
+    /// What it lies on, if it is a local file or made of one and that can be asked. It is not
+    /// opened for that.
+    fn storage(&self) -> Option<StorageFacts> {
+        None
     }
 
     /// Compares what the source is now with what it was when the model was opened; an error of

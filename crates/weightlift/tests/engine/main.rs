@@ -2,6 +2,7 @@
 
 mod bytes;
 mod direct;
+mod disks;
 mod driver;
 mod elsewhere;
 mod faults;

@@ -3,19 +3,23 @@
 //! Peak resident memory is the process's, so each load has one of its own: this test program
 //! again, told by an environment variable what to do.
 
+mod group;
+
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 use fake_cuda::{Config, Digest};
-use testkit::Sparse;
-use weightlift::{Destination, DeviceId, Loader, Request, Route};
+use testkit::{Fault, Sparse, Spec, in_memory, skipped};
+use weightlift::{Destination, DeviceId, Loader, Options, Request, Route};
 
-use crate::{Fake, assert_adds_up, on_cuda, on_host, options};
+use crate::{Fake, assert_adds_up, assert_same, on_cuda, on_host, options};
+use group::Group;
 
 const MIB: u64 = 1 << 20;
 
 /// Tells the child which of the loads is its.
-pub const CHILD: &str = "WEIGHTLIFT_TEST_MEMORY";
+const CHILD: &str = "WEIGHTLIFT_TEST_MEMORY";
 
 /// 4 GiB in tensors of more than 1 GiB, which have allocations of their own on the device, and
 /// so digests of their own. Odd lengths: no tensor begins or ends with a page or a block.
@@ -27,20 +31,24 @@ const SLACK: u64 = 24 * MIB;
 /// 2 GiB, for a load whose memory is not given up when it is read.
 const TWO_GIB: [u64; 2] = [1023 * MIB + 77, 1025 * MIB + 1];
 
+/// A limit that a model of 4 GiB is eight times as large as. The page cache counts too.
+const GROUP: u64 = 512 * MIB;
+
 /// What the 200 MiB are for: the ring, as much again where the fake driver keeps copies of
 /// pageable blocks until they run, and the program.
 const BUDGET: u64 = 48 * MIB;
 
+/// MM-05, MM-07: and in a group of 512 MiB, where one can be made.
 #[test]
 fn a_pinned_load_of_4_gib_stays_below_200_mib() {
-    if alone("a_pinned_load_of_4_gib_stays_below_200_mib") {
+    if alone_in_a_group("memory::a_pinned_load_of_4_gib_stays_below_200_mib", GROUP) {
         to_the_device(Route::Pinned, &Sparse::new(&TENSORS, 1));
     }
 }
 
 #[test]
 fn a_pageable_load_of_4_gib_stays_below_200_mib() {
-    if alone("a_pageable_load_of_4_gib_stays_below_200_mib") {
+    if alone_in_a_group("memory::a_pageable_load_of_4_gib_stays_below_200_mib", GROUP) {
         to_the_device(Route::Pageable, &Sparse::new(&TENSORS, 1));
     }
 }
@@ -93,6 +101,68 @@ fn a_pinned_host_load_takes_the_models_size_and_little_more() {
     }
 }
 
+/// MM-03: a ring is pinned once, and what is pinned does not grow with the loads, nor stays behind.
+#[test]
+fn twenty_loads_pin_what_one_does() {
+    let specs = vec![Spec::u8("t", vec![7; 5 << 20])];
+    let (model, _) = in_memory(vec![(specs.clone(), Fault::None)]);
+    let fake = Fake::new(Config::default());
+    let loader = fake.loader(options("block_size=1MiB,staging_budget=4MiB"));
+    for _ in 0..20 {
+        assert_same(&loader.load_model(&model, on_cuda(Route::Pinned)).unwrap(), &specs);
+        let counts = fake.cuda.counts();
+        assert_eq!((counts.registered_bytes, counts.registered_peak), (4 * MIB, 4 * MIB));
+    }
+    assert_eq!(fake.cuda.calls("cuMemHostRegister_v2"), 1);
+    loader.release();
+    assert_eq!(fake.cuda.counts().registered_bytes, 0);
+    for _ in 0..20 {
+        let loaded = loader.load_model(&model, on_host().pin_host(true)).unwrap();
+        assert_eq!(fake.cuda.counts().registered_bytes, loaded.report.pinned_destination_bytes);
+        drop(loaded);
+        assert_eq!(fake.cuda.counts().registered_bytes, 0);
+    }
+    drop(loader);
+    fake.assert_clean();
+}
+
+/// MM-04: nothing is rounded up to a power of two; to pages alone.
+#[test]
+fn what_is_pinned_is_as_large_as_was_asked_for() {
+    let length = 129 * MIB + 1;
+    let model = Sparse::new(&[length], 9);
+    let fake = Fake::new(Config { discard: 1, ..Config::default() });
+    let loader = fake.loader(options("block_size=43MiB,staging_budget=129MiB"));
+    let loaded = loader.load(model.path(), on_cuda(Route::Pinned)).unwrap();
+    assert_eq!(loaded.report.pinned_bytes, 129 * MIB);
+    assert_eq!(fake.cuda.counts().registered_peak, 129 * MIB);
+    drop(loaded);
+    loader.release();
+    let loaded = loader.load(model.path(), on_host().pin_host(true)).unwrap();
+    let pinned = loaded.report.pinned_destination_bytes;
+    assert_eq!(fake.cuda.counts().registered_bytes, pinned);
+    assert!((length..=length + 2 * 4096).contains(&pinned), "{pinned} bytes");
+    drop((loaded, loader));
+    fake.assert_clean();
+}
+
+/// MM-10: where device and host share their memory, what the driver calls free leaves out what the
+/// page cache would give up. A load that goes by it refuses what there is room for: it is asked
+/// when memory was refused, for the error.
+#[test]
+fn what_the_driver_calls_free_decides_nothing() {
+    let specs = vec![Spec::u8("t", vec![7; 300_000])];
+    let (model, _) = in_memory(vec![(specs.clone(), Fault::None)]);
+    let fake = Fake::new(Config::default());
+    let loader = fake.loader(Options::default());
+    for route in [Route::Pinned, Route::Pageable] {
+        assert_same(&loader.load_model(&model, on_cuda(route)).unwrap(), &specs);
+    }
+    assert_eq!(fake.cuda.calls("cuMemGetInfo_v2"), 0);
+    drop(loader);
+    fake.assert_clean();
+}
+
 /// Straight into place: nothing is staged, and nothing is there twice.
 fn to_the_host(model: &Sparse, loader: &Loader, request: Request<'_>) {
     let loaded = loader.load(model.path(), request).unwrap();
@@ -126,6 +196,8 @@ fn to_the_device(route: Route, model: &Sparse) {
 
     assert_adds_up(&loaded, model.bytes());
     let (report, counts) = (&loaded.report, fake.cuda.counts());
+    // MM-13: the tensors and nothing beside them, at any time.
+    assert!(counts.allocated_peak < model.bytes() + MIB, "{} bytes", counts.allocated_peak);
     assert!(report.staging_bytes_peak > 0 && report.staging_bytes_peak <= BUDGET);
     if route == Route::Pinned {
         assert!(counts.registered_peak > 0 && counts.registered_peak <= BUDGET);
@@ -148,9 +220,24 @@ fn alone(test: &str) -> bool {
     alone_with(&format!("memory::{test}"), "1")
 }
 
+/// Whether this process is the one that is to run the test of that path, in a memory group of so
+/// many bytes. Otherwise starts it and waits. Where there are no groups it runs without.
+pub fn alone_in_a_group(path: &str, limit: u64) -> bool {
+    const NONE: &str = "none";
+    if let Ok(group) = std::env::var(CHILD) {
+        if group != NONE {
+            Group::enter(Path::new(&group));
+        }
+        return true;
+    }
+    let group = Group::new(limit).map_err(|why| skipped(path, &format!("{why}: no limit"))).ok();
+    let name = group.as_ref().map_or(NONE.into(), |group| group.path().display().to_string());
+    alone_with(path, &name)
+}
+
 /// Whether this process is the one that is to run the test of that path. Otherwise starts it with
 /// something to know, which is not empty, and waits.
-pub fn alone_with(path: &str, value: &str) -> bool {
+fn alone_with(path: &str, value: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
     }

@@ -97,13 +97,31 @@ fn a_source_that_changed_is_an_error_before_and_after() {
     fake.assert_clean();
 }
 
-/// FS-16: truncated, rewritten in place, replaced: each is told; a chmod is nothing.
+/// FS-16: truncated, grown, rewritten in place, replaced, removed: each is told; a chmod and
+/// another name are nothing.
 #[test]
 fn a_file_that_changes_while_it_is_loaded_is_told_in_what() {
     type Change = fn(&std::path::Path);
-    let changes: [(&str, Change); 4] = [
+    fn open(path: &std::path::Path) -> fs::File {
+        std::thread::sleep(Duration::from_millis(20)); // past the clock tick of the write before
+        fs::OpenOptions::new().write(true).open(path).unwrap()
+    }
+    let changes: [(&str, Change); 10] = [
+        ("length", |path| open(path).set_len(100).unwrap()),
         ("length", |path| {
-            fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap()
+            let length = fs::metadata(path).unwrap().len();
+            open(path).set_len(length + 1).unwrap();
+        }),
+        // Cut and grown again: as long as before, and zeros at the end.
+        ("written", |path| {
+            let length = fs::metadata(path).unwrap().len();
+            let file = open(path);
+            file.set_len(length / 2).unwrap();
+            file.set_len(length).unwrap();
+        }),
+        ("written", |path| {
+            use std::os::unix::fs::FileExt;
+            open(path).write_all_at(b"x", fs::metadata(path).unwrap().len() - 1).unwrap();
         }),
         ("written", |path| {
             std::thread::sleep(Duration::from_millis(20)); // past the clock tick of the write before
@@ -115,6 +133,15 @@ fn a_file_that_changes_while_it_is_loaded_is_told_in_what() {
             fs::copy(path, &other).unwrap();
             fs::rename(&other, path).unwrap();
         }),
+        // The name leads to another file now, which says the same.
+        ("replaced", |path| {
+            let other = path.with_extension("other");
+            fs::copy(path, &other).unwrap();
+            fs::remove_file(path).unwrap();
+            symlink(&other, path).unwrap();
+        }),
+        ("find a file again", |path| fs::remove_file(path).unwrap()),
+        ("", |path| fs::hard_link(path, path.with_extension("name")).unwrap()),
         ("", |path| {
             let mut permissions = fs::metadata(path).unwrap().permissions();
             permissions.set_readonly(true);
@@ -139,6 +166,11 @@ fn a_file_that_changes_while_it_is_loaded_is_told_in_what() {
             let result = Loader::default().load_model(&model, request);
             match what {
                 "" => assert_same(&result.unwrap(), &specs()),
+                "find a file again" => {
+                    let error = result.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::FileNotFound, "{before}: {error:?}");
+                    assert_eq!(error.value("path"), path.to_str());
+                }
                 _ => {
                     let error = result.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::Changed, "{what} {before}: {error:?}");
@@ -146,6 +178,29 @@ fn a_file_that_changes_while_it_is_loaded_is_told_in_what() {
                 }
             }
         }
+    }
+}
+
+/// FS-16: of several shards each is looked at, and the one that changed is named.
+#[test]
+fn of_several_shards_the_one_that_changed_is_named() {
+    for shard in 1..=3 {
+        let written = write_sharded(specs(), 3);
+        let name = format!("model-0000{shard}-of-00003.safetensors");
+        let path = written.path().join(&name);
+        let model =
+            std::sync::Arc::new(Model::open(written.path(), &OpenOptions::default()).unwrap());
+        let mut changed = false;
+        let request = on_host().on_event(|_| {
+            if !std::mem::replace(&mut changed, true) {
+                std::thread::sleep(Duration::from_millis(20)); // past the clock's tick
+                let bytes = fs::read(&path).unwrap();
+                fs::write(&path, bytes).unwrap();
+            }
+        });
+        let error = Loader::default().load_model(&model, request).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed, "{error:?}");
+        assert_eq!(error.value("file"), Some(&*name));
     }
 }
 

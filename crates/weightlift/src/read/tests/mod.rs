@@ -5,6 +5,7 @@ mod files;
 mod layouts;
 mod mapped;
 mod measure;
+mod told;
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
