@@ -129,8 +129,21 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
             Ended::Again => {}
         }
     };
+    let mut touched = Vec::new();
     for source in sources_of(&ran.plan) {
-        model.sources()[source].check_unchanged()?;
+        let source = &model.sources()[source];
+        source.check_unchanged()?;
+        if source.is_touched() {
+            touched.push(source.name());
+        }
+    }
+    if let Some(first) = touched.first() {
+        let others = match touched.len() - 1 {
+            0 => String::new(),
+            others => format!(" and of {others} more"),
+        };
+        let why = format!("rights, owner or names of {first}{others} changed, the bytes did not");
+        report.decide("sources", "unchanged", why);
     }
 
     report.devices = vec![start.id().to_string()];

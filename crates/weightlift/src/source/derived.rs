@@ -119,6 +119,10 @@ impl Source for Swapped {
     fn check_unchanged(&self) -> Result<()> {
         self.of.check_unchanged()
     }
+
+    fn is_touched(&self) -> bool {
+        self.of.is_touched()
+    }
 }
 
 struct OpenSwapped {

@@ -18,15 +18,20 @@ pub struct LocalFile {
     name: String,
     path: PathBuf,
     identity: Identity,
+    touched: Touched,
 }
+
+/// The inode's own time, in nanoseconds since 1970, which changes with everything about a file: its
+/// bytes, its rights, its names.
+type Touched = i128;
 
 impl LocalFile {
     /// Opens the regular file at `path`, which the model calls `name`, and takes its identity.
     /// Links are followed: whoever calls has decided that they may be.
     pub(crate) fn open_new(path: PathBuf, name: &str) -> Result<(Self, File)> {
         let (file, metadata) = open_regular(&path)?;
-        let identity = identity(&metadata);
-        Ok((Self { name: name.to_owned(), path, identity }, file))
+        let (identity, touched) = (identity(&metadata), touched(&metadata));
+        Ok((Self { name: name.to_owned(), path, identity, touched }, file))
     }
 }
 
@@ -61,6 +66,10 @@ impl Source for LocalFile {
             Error::io(error, "find a file again after reading it", self.path.display())
         })?;
         self.identity.compare(&identity(&metadata), &self.name)
+    }
+
+    fn is_touched(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|metadata| touched(&metadata) != self.touched)
     }
 }
 
@@ -111,6 +120,10 @@ fn identity(metadata: &Metadata) -> Identity {
         length: metadata.len(),
         modified: i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec()),
     }
+}
+
+fn touched(metadata: &Metadata) -> Touched {
+    i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec())
 }
 
 /// Reads exactly `buffer.len()` bytes at `offset`; short reads and interruptions are continued.

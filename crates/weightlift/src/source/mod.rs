@@ -54,6 +54,12 @@ pub trait Source: fmt::Debug + Send + Sync {
     /// Compares what the source is now with what it was when the model was opened; an error of
     /// kind `Changed` says in what it differs.
     fn check_unchanged(&self) -> Result<()>;
+
+    /// Whether something about the source is not what it was, but none of its bytes: its owner,
+    /// its rights, how many names it has. Noted in reports, nothing more.
+    fn is_touched(&self) -> bool {
+        false
+    }
 }
 
 /// What came of opening a source for reads past the page cache.

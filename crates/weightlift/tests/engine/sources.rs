@@ -165,7 +165,12 @@ fn a_file_that_changes_while_it_is_loaded_is_told_in_what() {
             // One block: its bytes have all been read when the first event comes.
             let result = Loader::default().load_model(&model, request);
             match what {
-                "" => assert_same(&result.unwrap(), &specs()),
+                "" => {
+                    let loaded = result.unwrap();
+                    assert_same(&loaded, &specs());
+                    let mut noted = loaded.report.decisions.iter();
+                    assert!(noted.any(|decision| decision.what == "sources"), "{before}");
+                }
                 "find a file again" => {
                     let error = result.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::FileNotFound, "{before}: {error:?}");
