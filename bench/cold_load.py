@@ -84,7 +84,13 @@ def main():
             evict(files)
             before = processor_seconds()
             if way == "plain":
-                sample = {"bytes_per_second": size / plain(files), "reads": {"direct": size}, "overlapped": None}
+                seconds = plain(files)
+                sample = {
+                    "bytes_per_second": size / seconds,
+                    "seconds": seconds,
+                    "reads": {"direct": size},
+                    "overlapped": None,
+                }
             else:
                 command = [*shlex.split(options.load), options.folder, options.device, way]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -94,13 +100,15 @@ def main():
                 driver, wait = (report["seconds"][name] for name in ["driver", "driver_wait"])
                 sample = {
                     "bytes_per_second": report["bytes_per_second"],
+                    "seconds": report["seconds"]["total"],
                     "reads": report["reads"],
+                    "read_ahead": report.get("read_ahead_bytes", 0),
                     "overlapped": 1 - wait / driver if driver else None,
                 }
             sample["processor_seconds"] = processor_seconds() - before
             samples[way].append(sample)
-    print("| way | GB/s, median (range) | processor s | direct | driver's start overlapped |")
-    print("|---|---|---|---|---|")
+    print("| way | GB/s, median (range) | s in all | processor s | direct | driver's start overlapped |")
+    print("|---|---|---|---|---|---|")
     for way, taken in samples.items():
         rates = [sample["bytes_per_second"] / 1e9 for sample in taken]
         processor = statistics.median(sample["processor_seconds"] for sample in taken)
@@ -109,6 +117,7 @@ def main():
         overlap = f"{100 * statistics.median(overlaps):.0f} %" if overlaps else ""
         print(
             f"| {way} | {statistics.median(rates):.2f} ({min(rates):.2f} to {max(rates):.2f})"
+            f" | {statistics.median(sample['seconds'] for sample in taken):.2f}"
             f" | {processor:.2f} | {100 * direct:.0f} % | {overlap} |",
             flush=True,
         )

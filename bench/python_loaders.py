@@ -318,7 +318,10 @@ def report(arguments, samples, files):
         rates = sorted(rate(answer) for answer in answers if "error" not in answer)
         if rates:
             medians[name] = statistics.median(rates), rates
-    ceiling = medians.pop("ceiling", (float("nan"), []))
+    if "ceiling" not in medians:
+        print(samples_failed.get("ceiling", "no sample of the ceiling"))
+        return 1
+    ceiling = medians.pop("ceiling")
     print(f"\npinned copies of 64 MiB: {ceiling[0]:.1f} GB/s ({ceiling[1][0]:.1f} to {ceiling[1][-1]:.1f})\n")
     print("| loader | version | GB/s, median | range | of the copies | processor s | resident MB | torch's MB |")
     print("|---|---|---|---|---|---|---|---|")
