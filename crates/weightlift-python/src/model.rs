@@ -63,6 +63,21 @@ impl Model {
         Ok(PyList::new(py, names.collect::<Vec<_>>())?.unbind())
     }
 
+    /// The names of the data types that occur, each once.
+    fn dtypes(&self) -> Vec<&str> {
+        let mut names: Vec<&str> =
+            self.0.index().tensors.iter().map(|tensor| tensor.dtype.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Whether tensors share bytes.
+    fn has_shared(&self) -> bool {
+        let index = self.0.index();
+        index.tensors.len() > index.storages.len()
+    }
+
     /// For each tensor: name, dtype, shape, nbytes, file, offset in it, strides, storage, offset
     /// in that, bytes of that.
     fn tensors(&self, py: Python<'_>) -> PyResult<Py<PyList>> {

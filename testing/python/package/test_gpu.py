@@ -65,11 +65,12 @@ def test_the_memory_is_torchs_and_each_tensor_goes_alone(model):
     loaded = weightlift.torch.load_file(model, device="cuda")
     sizes = {name: tensor.nbytes for name, tensor in loaded.items()}
     taken = torch.cuda.memory_allocated() - before
-    assert sum(sizes.values()) <= taken <= sum(-(-size // 512) * 512 for size in sizes.values())
+    # torch rounds up to 512 bytes, and gives out what is left of a block if that is less than 1 MiB.
+    assert sum(sizes.values()) <= taken <= sum(-(-size // 512) * 512 for size in sizes.values()) + (20 << 20)
     large = loaded.pop("large 0")
     now = torch.cuda.memory_allocated()
     del large
-    assert now - torch.cuda.memory_allocated() == -(-sizes["large 0"] // 512) * 512
+    assert sizes["large 0"] <= now - torch.cuda.memory_allocated() <= sizes["large 0"] + (1 << 20)
     loaded.clear()
     assert torch.cuda.memory_allocated() == before
     for _ in range(100):
@@ -81,11 +82,15 @@ def test_work_that_is_pending_on_a_reused_block_comes_first(model):
     """Invariant 6: torch gives out memory again while earlier work of the stream still writes to it."""
     theirs = safetensors.torch.load_file(model)
     weightlift.torch.load_file(model, device="cuda")
-    for _ in range(5):
+    # The first call of a kernel takes its time.
+    torch.empty((1000, 1000), device="cuda").fill_(7)
+    torch.cuda._sleep(1000)
+    torch.cuda.synchronize()
+    for _ in range(3):
         gc.collect()
         torch.cuda.empty_cache()
         blocks = [torch.empty((1000, 1000 + number), device="cuda") for number in range(20)]
-        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        torch.cuda._sleep(1_000_000_000)  # about half a second
         for block in blocks:
             block.fill_(7)
         del block

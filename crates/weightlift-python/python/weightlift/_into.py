@@ -21,6 +21,7 @@ class Target(NamedTuple):
     device: str
     keep: Any
     event: Any
+    """Records an event behind the work that is pending on the device: the event, and its handle."""
 
 
 def load_into(
@@ -80,10 +81,13 @@ def _fill(
             copied.append(name)
     report: dict[str, Any] = {}
     if direct:
+        # Work on the tensors that was submitted before comes first: one event for each framework.
+        number = int(device.partition(":")[2] or 0)
+        events = {record: record(number) for record in {target.event for target in targets.values()} if record}
 
         def provide(storage: int, nbytes: int, names: list[str], _: str) -> tuple[int, int, Any, int | None]:
             target = targets[direct[storage]]
-            event = target.event() if target.event is not None else None
+            event = events[target.event][1] if target.event else None
             return target.address, target.nbytes, target.keep, event
 
         model._run(device, tensors=[literal(name) for name in direct.values()], provide=provide, **call)
@@ -149,8 +153,7 @@ def _describe_torch(name: str, tensor: Any) -> Target:
     from . import torch as ours
 
     tensor = tensor.detach()
-    names = {getattr(torch, theirs): own for own, theirs in ours._DTYPES.items() if hasattr(torch, theirs)}
-    own = names.get(tensor.dtype, str(tensor.dtype))
+    own = ours.NAMES.get(tensor.dtype, str(tensor.dtype))
     if not tensor.is_contiguous():
         raise _misfit(name, "the tensor does not lie densely in row-major order", "contiguous", tuple(tensor.stride()))
     if tensor.is_conj() or tensor.is_neg():
@@ -162,14 +165,15 @@ def _describe_torch(name: str, tensor: Any) -> Target:
         return Target(tensor.data_ptr(), tensor.nbytes, own, shape, "host", tensor, None)
     if tensor.device.type != "cuda":
         raise _misfit(name, "the tensor is on a device that weightlift cannot write to", "cpu or cuda", tensor.device)
-    device = tensor.device
-    made = torch.cuda.Event()
+    return Target(tensor.data_ptr(), tensor.nbytes, own, shape, f"cuda:{tensor.device.index}", tensor, _torch_event)
 
-    def event() -> int:
-        made.record(torch.cuda.current_stream(device))
-        return made.cuda_event
 
-    return Target(tensor.data_ptr(), tensor.nbytes, own, shape, f"cuda:{device.index}", tensor, event)
+def _torch_event(device: int) -> tuple[Any, int]:
+    import torch
+
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event, event.cuda_event
 
 
 # By kind and bytes of an element, as the array interface spells types.
@@ -208,7 +212,9 @@ def _describe_array(name: str, tensor: Any, described: dict[str, Any], on_gpu: b
     device = getattr(getattr(tensor, "device", None), "id", None)
     if device is None:
         raise _misfit(name, "the tensor does not say on which device it is", "tensor.device.id", None)
-    return Target(address, dense, dtype, shape, f"cuda:{device}", tensor, _cupy_event(tensor, device))
+    cupy = sys.modules.get("cupy")
+    event = _cupy_event if cupy is not None and isinstance(tensor, cupy.ndarray) else None
+    return Target(address, dense, dtype, shape, f"cuda:{device}", tensor, event)
 
 
 _ML_NAMES = {
@@ -217,16 +223,9 @@ _ML_NAMES = {
 }  # fmt: skip
 
 
-def _cupy_event(tensor: Any, device: int) -> Any:
-    cupy = sys.modules.get("cupy")
-    if cupy is None or not isinstance(tensor, cupy.ndarray):
-        return None
+def _cupy_event(device: int) -> tuple[Any, int]:
+    cupy = sys.modules["cupy"]
     with cupy.cuda.Device(device):
-        made = cupy.cuda.Event(disable_timing=True)
-
-    def event() -> int:
-        with cupy.cuda.Device(device):
-            made.record(cupy.cuda.get_current_stream())
-        return made.ptr
-
-    return event
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(cupy.cuda.get_current_stream())
+    return event, event.ptr

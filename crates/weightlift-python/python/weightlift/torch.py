@@ -9,7 +9,7 @@ weightlift's.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Iterable
 
 import torch
 
@@ -33,6 +33,10 @@ _DTYPES = {
 }  # fmt: skip
 # Elements in one of torch's.
 _PACKED = {"F4": 2}
+
+
+# Ours by theirs, of those that this torch has.
+NAMES = {getattr(torch, theirs): own for own, theirs in _DTYPES.items() if hasattr(torch, theirs)}
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -70,17 +74,18 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
 
 def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) -> dict[str, torch.Tensor]:
     where = device_of(device)
-    infos = {info.name: info for info in (_one_info(native) if native else model.tensors)}
-    for name in {info.dtype for info in infos.values()} if call.get("tensors") is None else ():
-        dtype_of(name)
+    opened = native or model._native
+    if call.get("tensors") is None:
+        for name in opened.dtypes():
+            dtype_of(name)
     if where.type == "meta":
-        return {name: torch.empty(_shape(info), dtype=dtype_of(info.dtype), device=where) for name, info in infos.items()}
+        infos = [TensorInfo(*fields) for fields in opened.tensors()]
+        return {info.name: torch.empty(_shape(info), dtype=dtype_of(info.dtype), device=where) for info in infos}
     if where.type == "cuda":
-        return _load_by_torch(model, where, infos, native=native, **call)
-    storages = [info.storage for info in infos.values()]
-    if len(storages) != len(set(storages)):
+        return _load_by_torch(model, where, native, **call)
+    if opened.has_shared():
         # Tensors that share bytes in the file share a storage of torch's too.
-        loaded = _load_by_torch(model, torch.device("cpu"), infos, native=native, **call)
+        loaded = _load_by_torch(model, torch.device("cpu"), native, **call)
     else:
         loaded = {tensor.name: over(tensor) for tensor in model._run("host", native=native, **call)}
     if where.type != "cpu":
@@ -88,18 +93,22 @@ def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) ->
     return loaded
 
 
-def _one_info(native: Any) -> list[TensorInfo]:
-    return [TensorInfo(*fields) for fields in native.tensors()]
-
-
-def _load_by_torch(
-    model: Model, where: torch.device, infos: dict[str, TensorInfo], **call: Any
-) -> dict[str, torch.Tensor]:
+def _load_by_torch(model: Model, where: torch.device, native: Any, **call: Any) -> dict[str, torch.Tensor]:
     """Loads into memory that torch allocates, on this thread and in the order in which it is read."""
     made: dict[str, torch.Tensor] = {}
+    infos: dict[str, TensorInfo] = {}
     event = torch.cuda.Event() if where.type == "cuda" else None
+    ahead: _Ahead | None = None
 
     def provide(storage: int, nbytes: int, names: list[str], device: str) -> tuple[int, int, Any, int | None]:
+        nonlocal ahead
+        if not infos:
+            # Here, because readers run meanwhile.
+            infos.update({fields[0]: TensorInfo(*fields) for fields in (native or model._native).tensors()})
+            if event is not None and call.get("tensors") is None:
+                ahead = _Ahead(where, infos.values())
+        if ahead is not None:
+            ahead.take(nbytes)
         first = infos[names[0]]
         if len(names) == 1 and first.strides is None and first.nbytes == nbytes:
             memory = torch.empty(_shape(first), dtype=dtype_of(first.dtype), device=where)
@@ -118,8 +127,57 @@ def _load_by_torch(
         event.record(torch.cuda.current_stream(where))
         return memory.data_ptr(), nbytes, memory, event.cuda_event
 
-    loaded = model._run(where, provide=provide, **call)
+    loaded = model._run(where, provide=provide, native=native, **call)
     return {tensor.name: made[tensor.name] for tensor in loaded}
+
+
+class _Ahead:
+    """Has torch's allocator take memory from the driver in few large pieces, of which it then gives
+    out the tensors' parts: it would call the driver for each tensor otherwise, and copies that are
+    under way wait for those calls."""
+
+    # As the library does it where it allocates itself.
+    PIECE = 1 << 30
+    # Smaller ones torch takes from pieces of its own.
+    LARGE = 1 << 20
+
+    def __init__(self, where: torch.device, infos: Iterable[TensorInfo]):
+        self.where = where
+        self.pieces: list[int] = []
+        self.room = 0
+        # As they will be asked for: in the files' order, each range of bytes once.
+        storages = {info.storage: info for info in infos}
+        sizes = [
+            -(-info.storage_nbytes // 512) * 512
+            for info in sorted(storages.values(), key=lambda info: (info.file, info.offset))
+            if info.storage_nbytes >= self.LARGE
+        ]
+        unused = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        if unused >= sum(sizes):
+            return
+        for size in sizes:
+            if self.pieces and self.pieces[-1] + size <= self.PIECE:
+                self.pieces[-1] += size
+            else:
+                self.pieces.append(size)
+        self.pieces.reverse()
+
+    def take(self, nbytes: int) -> None:
+        """A tensor of so many bytes is about to be allocated."""
+        if not self.pieces or nbytes < self.LARGE:
+            return
+        size = -(-nbytes // 512) * 512
+        if self.room < size:
+            piece = self.pieces.pop()
+            try:
+                reserved = torch.empty(piece, dtype=torch.uint8, device=self.where)
+            except torch.OutOfMemoryError:
+                # Each by itself, then: there may be room in smaller parts.
+                self.pieces.clear()
+                return
+            del reserved
+            self.room = piece
+        self.room -= size
 
 
 def device_of(device: Any) -> torch.device:

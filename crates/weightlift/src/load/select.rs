@@ -1,5 +1,7 @@
 //! Which tensors, and so which storages.
 
+use std::collections::HashMap;
+
 use globset::GlobBuilder;
 use weightlift_index::{Index, StorageId, TensorInfo};
 
@@ -17,7 +19,18 @@ pub(crate) fn select(model: &Model, patterns: &[String]) -> Result<Vec<usize>> {
         return Ok((0..tensors.len()).collect());
     }
     let mut selected = vec![false; tensors.len()];
+    // Many names, as a program gives them, would take a look at every tensor each.
+    let by_name: HashMap<&str, usize> = match patterns.len() {
+        0..=4 => HashMap::new(),
+        _ => (0..tensors.len()).map(|number| (&*tensors[number].name, number)).collect(),
+    };
     for pattern in patterns {
+        if !pattern.contains(['*', '?', '[', ']', '{', '}', '\\'])
+            && let Some(number) = by_name.get(&**pattern)
+        {
+            selected[*number] = true;
+            continue;
+        }
         let mut any = false;
         // A name may hold characters that mean something in a pattern: to the letter first.
         let matcher = GlobBuilder::new(pattern).build().map(|glob| glob.compile_matcher());
