@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example ceilings -- [--bus] [--touch] [--cache THREADS] FILE...
+//! cargo run --release --example ceilings -- --plain buffered|direct THREADS BYTES new|same FILE...
 //! ```
 //!
 //! Prints one line of JSON: `bus`, bytes a second of copies of 64 MiB from pinned memory to a
@@ -14,8 +15,8 @@
 //! (`touch_huge`).
 #![allow(unsafe_code)] // calls the driver as a benchmark of its own would
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -30,6 +31,10 @@ fn main() {
         match argument.as_str() {
             "--bus" => bus = true,
             "--touch" => return touch(),
+            "--plain" => {
+                let arguments: Vec<String> = arguments.collect();
+                return plain(&arguments).unwrap_or_else(|error| fail(&error));
+            }
             "--cache" => {
                 threads = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(4)
             }
@@ -65,6 +70,72 @@ fn touch() {
         }
     }
     println!("{{\"touch_small\": {:.3}, \"touch_huge\": {:.3}}}", best[0], best[1]);
+}
+
+/// Reads all files once and prints how long that took.
+fn plain(arguments: &[String]) -> Result<(), String> {
+    let [way, threads, size, memory, files @ ..] = arguments else {
+        return Err("--plain buffered|direct THREADS BYTES new|same FILE...".to_owned());
+    };
+    let direct = way == "direct";
+    let number = |text: &String| text.parse::<usize>().map_err(|_| format!("{text} is no number"));
+    let (threads, size) = (number(threads)?, number(size)?);
+    // What direct reads ask for nearly everywhere; also of the last read, which comes short.
+    const UNIT: usize = 4096;
+    if size == 0 || size % UNIT != 0 {
+        return Err(format!("{size} is no multiple of {UNIT}"));
+    }
+    let started = Instant::now();
+    let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
+    let open = |file: &String| OpenOptions::new().read(true).custom_flags(flags).open(file);
+    let (mut pieces, mut total) = (Vec::new(), 0);
+    for (number, file) in files.iter().enumerate() {
+        let length = std::fs::metadata(file).map_err(|error| format!("{file}: {error}"))?.len();
+        for offset in (0..length as usize).step_by(size) {
+            // Where it goes in new memory: each file begins at a page of its own.
+            pieces.push((number, offset, size.min(length as usize - offset), total + offset));
+        }
+        total += (length as usize).next_multiple_of(UNIT);
+    }
+    let new = memory == "new";
+    let memory = Mapped::new(if new { total } else { threads * size })?;
+    let (next, read) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let work = |thread: usize| -> Result<(), String> {
+        let opened: Result<Vec<File>, _> = files.iter().map(open).collect();
+        let opened = opened.map_err(|error| format!("cannot open: {error}"))?;
+        while let Some(&(file, offset, length, place)) =
+            pieces.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let place = if new { place } else { thread * size };
+            let room = length.next_multiple_of(UNIT);
+            // SAFETY: every piece, rounded up, or every thread has bytes of its own in the mapping.
+            let into = unsafe { std::slice::from_raw_parts_mut(memory.at(place), room) };
+            let mut done = 0;
+            while done < length {
+                // A file that ends early, or a read that ends within a unit, is not gone on with.
+                match opened[file].read_at(&mut into[done..], (offset + done) as u64) {
+                    Ok(0) => return Err(format!("{} ended early", files[file])),
+                    Ok(count) => done += count,
+                    Err(error) => return Err(format!("{}: {error}", files[file])),
+                }
+            }
+            read.fetch_add(length as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|thread| {
+                let work = &work;
+                scope.spawn(move || work(thread))
+            })
+            .collect();
+        let panicked = |_| Err("a thread panicked".to_owned());
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(panicked))
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    println!("{{\"seconds\": {seconds:.6}, \"bytes\": {}}}", read.into_inner());
+    Ok(())
 }
 
 fn fail(error: &str) -> ! {
@@ -138,6 +209,10 @@ struct Mapped(*mut u8, usize);
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset)
+    }
+
     fn new(length: usize) -> Result<Self, String> {
         Self::with_pages(length, true)
     }

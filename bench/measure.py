@@ -1,0 +1,108 @@
+"""What the scripts of this folder share: processes that are timed, and what the page cache holds."""
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+MIB = 1 << 20
+
+
+def run(command, timeout=600):
+    """Runs a process; the object that it prints last, with what it cost.
+
+    `processor_seconds` and `disk_bytes` are the kernel's count for the whole process: what it
+    submitted to disks, whichever way it read.
+    """
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Both are short: no pipe fills up before the process ends.
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.monotonic() - started
+    output, errors = process.stdout.read(), process.stderr.read()
+    process.stdout.close()
+    process.stderr.close()
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: {errors.strip()}")
+    sample = json.loads(output.splitlines()[-1])
+    sample["process_seconds"] = seconds
+    sample["processor_seconds"] = usage.ru_utime + usage.ru_stime
+    sample["disk_bytes"] = usage.ru_inblock * 512
+    sample["peak_memory_bytes"] = usage.ru_maxrss * 1024
+    return sample
+
+
+class Cache:
+    """Brings files into a state of the page cache, and sees to it that they are in it."""
+
+    def __init__(self, examples, files):
+        self.command = [os.path.join(examples, "residency"), "--evict"]
+        self.files = files
+
+    def bring(self, state):
+        """`cold`, `warm`, or what `examples/residency` takes for `--keep`."""
+        keep = {"cold": [], "warm": ["--keep", "all"]}.get(state, ["--keep", state])
+        for _ in range(5):
+            found = run([*self.command, *keep, *self.files])
+            if found["as_wanted"]:
+                return found
+            # Somebody else may have had a page in hand.
+            time.sleep(0.2)
+        raise SystemExit(f"the page cache does not come to the state {state}: {found}")
+
+
+def rounds(ways, count, sample):
+    """`count` samples of every way: `sample(way)`. In each round all take their turn, shuffled."""
+    samples = {way: [] for way in ways}
+    for number in range(count):
+        turns = list(samples)
+        random.shuffle(turns)
+        for way in turns:
+            samples[way].append(sample(way))
+        print(f"round {number + 1} of {count}", file=sys.stderr, flush=True)
+    return samples
+
+
+def spread(values, digits=2):
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def ratio(samples, way, other, value):
+    """Of each round the quotient of the two ways: what both met in common falls out."""
+    pairs = zip(samples[way], samples[other])
+    return [value(sample) / value(beside) for sample, beside in pairs]
+
+
+def table(head, rows):
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def machine(files):
+    """The machine and the files, as a line for people and for the results."""
+    status = os.stat(files[0])
+    disk = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    # The longest mount point that the file lies below.
+    mounts = [line.split() for line in open("/proc/self/mountinfo")]
+    mount = next((fields for fields in reversed(mounts) if fields[2] == disk), None)
+    kind = mount[mount.index("-") + 1] if mount else "unknown"
+    size = sum(map(os.path.getsize, files))
+    return (
+        f"{platform.platform()}, {len(os.sched_getaffinity(0))} processors, {kind} on disk {disk}, "
+        f"load {os.getloadavg()[0]:.1f}, {size / 1e9:.2f} GB in {len(files)} files"
+    )
+
+
+def write(path, **results):
+    if path:
+        with open(path, "w") as file:
+            json.dump(results, file, indent=1)
+            file.write("\n")
