@@ -21,18 +21,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model::Model>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<reader::Stream>()?;
-    module.add_function(wrap_pyfunction!(run_command, module)?)?;
-    module.add_function(wrap_pyfunction!(available_memory, module)?)
+    module.add_function(wrap_pyfunction!(run_command, module)?)
 }
 
 /// Runs the command line, the program's name first, and returns the exit status.
 #[pyfunction]
 fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
     error::guarded(py, || Ok(weightlift_cli::run(arguments, &weightlift_cli::Stop::on_signals())))
-}
-
-/// Bytes of memory that may still be taken, control groups included.
-#[pyfunction]
-fn available_memory() -> u64 {
-    weightlift::available_memory()
 }

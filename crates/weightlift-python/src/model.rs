@@ -104,13 +104,6 @@ impl Model {
         Ok(list.unbind())
     }
 
-    /// Elements and bytes of a block of a data type; `None` if only its name is known.
-    fn layout(&self, name: &str) -> Option<(u32, u32)> {
-        let tensor = self.0.index().tensor(name)?;
-        let layout = tensor.dtype.layout()?;
-        Some((layout.elements, layout.bytes))
-    }
-
     /// What the files say beside their tensors.
     #[getter]
     fn metadata(&self, py: Python<'_>) -> PyResult<Py<PyDict>> {

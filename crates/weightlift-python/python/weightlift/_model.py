@@ -41,8 +41,8 @@ class Loader:
 
     One is enough for a process, and :func:`default_loader` is used where none is given. Settings
     are those of the command and the library, as text or numbers, sizes in bytes or as ``"16MiB"``:
-    ``device``, ``route``, ``reading_threads``, ``direct_io``, ``pin_host``, ``block_size``,
-    ``piece_size``, ``staging_budget``. A refused value is :class:`~weightlift.errors.InvalidOption`.
+    ``device``, ``route``, ``reading_threads``, ``direct_io``, ``map_files``, ``pin_host``,
+    ``block_size``, ``piece_size``, ``staging_budget``. A refused value is :class:`~weightlift.errors.InvalidOption`.
 
     >>> loader = weightlift.Loader(reading_threads=8, staging_budget="64MiB")
     >>> weights = weightlift.open(path).load(loader=loader)
