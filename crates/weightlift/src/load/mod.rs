@@ -297,8 +297,9 @@ impl Conductor<'_, '_> {
             },
             _ => (staging.pageable(&need)?, route),
         };
-        // The ring's memory is there sooner than the plan.
-        for _ in 0..self.threads.count() {
+        // The ring's memory is there sooner than the plan. Not for as many as there are: that would
+        // be to wait for all of them.
+        for _ in 0..self.readers {
             let ring = claim.ring.clone();
             self.threads.give(Box::new(move || ring.touch()));
         }

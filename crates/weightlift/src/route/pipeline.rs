@@ -198,6 +198,8 @@ struct Filling {
     places: Vec<Option<Place>>,
     /// Whether somebody is opening it.
     opening: bool,
+    /// Whether whoever opens it waits for the ring.
+    waiting: bool,
 }
 
 /// A block that was opened, and the places of its pieces.
@@ -279,8 +281,9 @@ impl Run {
             let error = Error::new(ErrorKind::Io, message).with("reason", &error).because(error);
             run.stop.fail(error.hint("--reading-threads 1 needs none"));
         }
-        collector.measures.readers = readers.min(threads.count());
-        for _ in 0..collector.measures.readers {
+        // While some are still being started the others read. Should there be fewer in the end, what
+        // is left over here finds nothing to do.
+        for _ in 0..readers {
             let (run, sender) = (run.clone(), sender.clone());
             let work = Box::new(move || {
                 run.work(&mut Auto::new(&run.access), &mut |submitted| {
@@ -304,6 +307,7 @@ impl Run {
             run.stop.fail(error);
         }
         collector.collect(&receiver);
+        collector.measures.readers = readers.min(threads.count());
     }
 
     /// What a reader does until there is nothing left to take.
@@ -403,20 +407,21 @@ impl Run {
     }
 
     /// The place of piece `number`. Who asks first for a block's places opens the block; others
-    /// of the same block wait meanwhile. `None` where that would take a wait that is not wished.
+    /// of the same block wait meanwhile. `None` where the ring has no block, and to wait for one is
+    /// not wished.
     fn place(&self, number: usize, wait: bool) -> Result<Option<Place>> {
         let block = self.plan.pieces[number].block;
         let state = &self.blocks[block];
         let mut filling = lock(&state.filling);
         while let (Some(staged), true) = (&self.staged, filling.places.is_empty()) {
-            if filling.opening && !wait {
+            if filling.opening && filling.waiting && !wait {
                 return Ok(None);
             }
             if filling.opening {
                 filling = self.wait_for_opening(state, filling)?;
                 continue;
             }
-            filling.opening = true;
+            (filling.opening, filling.waiting) = (true, wait);
             drop(filling);
             let opened = self.open(block, staged, wait);
             filling = lock(&state.filling);

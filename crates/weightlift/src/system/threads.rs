@@ -19,6 +19,8 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 pub(crate) struct Threads {
     shared: Arc<Shared>,
     first: Option<JoinHandle<()>>,
+    /// As many were asked for.
+    asked: usize,
 }
 
 #[derive(Default)]
@@ -39,17 +41,18 @@ struct State {
 }
 
 impl Threads {
-    /// Sees to it that there are `count` threads, or as many as the system gives. The first time
-    /// it does not wait for them.
+    /// Sees to it that there will be `count` threads, or as many as the system gives. It does not
+    /// wait for them, unless fewer were asked for before.
     ///
     /// An error if not even one can be started.
     pub(crate) fn start(&mut self, count: usize) -> io::Result<()> {
-        if count == 0 {
+        if count <= self.asked {
             return Ok(());
         }
         let shared = self.shared.clone();
         if self.first.is_some() {
             shared.start(self.count()..count);
+            self.asked = count;
             return Ok(());
         }
         let start_others = move || {
@@ -64,6 +67,7 @@ impl Threads {
             self.shared.lock().count = 0;
         }
         self.first = Some(first?);
+        self.asked = count;
         Ok(())
     }
 
