@@ -137,15 +137,13 @@ def open_reader(blob: str | os.PathLike[str], *, threads: int | None = None, win
 
 def _read(openvino: Any, core: Any, xml: Any, weights: Any, device: str | None, options: dict[str, Any]) -> Any:
     text = _text(xml)
-    path = Path(weights) if weights is not None else Path(xml).with_suffix(".bin")
-    if weights is None:
-        # What is wrong with constants is told by name, before anything is read.
-        has_constants = bool(len(Model(xml, format="openvino")))
-        if not has_constants and not path.exists():
-            model = core.read_model(text, openvino.Tensor(openvino.Type.u8, [0]))
-            model.weightlift_report = {"openvino": {"version": openvino.get_version(), "bytes": 0}}
-            return model
-    tensor, report = _load(openvino, core, Model(path, format="raw"), 0, device, options)
+    # What is wrong with constants is told by name, before anything is read. Weights of another name
+    # are left to OpenVINO.
+    if weights is None and not len(Model(xml, format="openvino")):
+        tensor, report = openvino.Tensor(openvino.Type.u8, [0]), _report(openvino, {}, None, 0, 0, {"memory": "none"})
+    else:
+        path = Path(weights) if weights is not None else Path(xml).with_suffix(".bin")
+        tensor, report = _load(openvino, core, Model(path, format="raw"), 0, device, options)
     model = core.read_model(text, tensor)
     model.weightlift_report = report
     return model
@@ -176,11 +174,15 @@ def _load(
 
         rows = file._native.rows(info.name, start, info.nbytes)
         file._run("host", provide=provide, native=rows, **options)
-    report = dict(file.report or {})
-    report["openvino"] = {
-        "version": openvino.get_version(), "file": file.path, "offset": start, "bytes": length, **memory,
-    }  # fmt: skip
-    return tensor, report
+    return tensor, _report(openvino, file.report or {}, file.path, start, length, memory)
+
+
+def _report(
+    openvino: Any, load: dict[str, Any], file: str | None, start: int, length: int, memory: dict[str, Any]
+) -> dict[str, Any]:
+    """The load's report, and what was handed to OpenVINO: which bytes, in what memory and why."""
+    handed = {"version": openvino.get_version(), "file": file, "offset": start, "bytes": length, **memory}
+    return {**load, "openvino": handed}
 
 
 def _place(openvino: Any, core: Any, device: str | None, length: int) -> tuple[Any, Any, dict[str, Any]]:
@@ -224,7 +226,7 @@ def _plugin_memory(openvino: Any, core: Any, device: Any, length: int) -> tuple[
     except (RuntimeError, AttributeError, TypeError) as error:
         # A device that is not there is an error now, in OpenVINO's words, not when all is read.
         core.get_property(device, "FULL_DEVICE_NAME")
-        return None, f"the plugin of {device} gives no memory: {str(error).strip().splitlines()[-1:]}"
+        return None, f"the plugin of {device} gives no memory: {' '.join(str(error).split())}"
     if address % _PAGE:
         return None, f"the memory that the plugin of {device} gives does not begin at a page"
     return tensor, f"given by the plugin of {device}"
