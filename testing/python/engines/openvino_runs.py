@@ -67,14 +67,16 @@ def constants(model):
     return list(openvino_models._constants(model))
 
 
-def matrices(sizes, seed=1) -> ov.Model:
-    """Matrices one after the other: `sizes` are how many numbers go in, and come out in the end."""
+def matrices(sizes, seed=1, batch=1) -> ov.Model:
+    """Linear layers, one after the other, as PyTorch has them: `sizes` are how many numbers go in, go
+    on, and come out. With a `batch` of -1 it is open, and the CPU plugin does not make its own form
+    of the weights before the first inference."""
     random = np.random.default_rng(seed)
-    x = op.parameter([1, sizes[0]], np.float32, name="x")
+    x = op.parameter([batch, sizes[0]], np.float32, name="x")
     y = x
-    for rows, columns in zip(sizes, sizes[1:]):
-        weights = random.standard_normal((rows, columns), np.float32) / np.float32(rows) ** 0.5
-        y = op.tanh(op.matmul(y, op.constant(weights), False, False))
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        weights = random.standard_normal((outputs, inputs), np.float32) / np.float32(inputs) ** 0.5
+        y = op.tanh(op.matmul(y, op.constant(weights), False, True))
     return ov.Model([op.result(y)], [x], "matrices")
 
 

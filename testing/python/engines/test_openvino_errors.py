@@ -77,8 +77,9 @@ def test_models_that_are_none(tmp_path):
         weightlift.openvino.read_model(core, tmp_path / "nothing.xml")
     with pytest.raises(weightlift.errors.FileNotFound):
         weightlift.openvino.import_model(core, tmp_path / "nothing.blob", "CPU")
-    with pytest.raises(OSError):
-        weightlift.openvino.read_model(core, tmp_path)
+    for call in (weightlift.openvino.read_model, weightlift.openvino.open_reader):
+        with pytest.raises(weightlift.errors.WeightliftError):
+            call(*([core] if call is weightlift.openvino.read_model else []), tmp_path)
     (tmp_path / "m.xml").write_text("no model")
     with pytest.raises(weightlift.errors.FormatError):
         weightlift.openvino.read_model(core, tmp_path / "m.xml")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from . import _openvino_cache
 from ._model import Model
 from ._reader import Reader
-from .errors import FileNotFound, OutOfHostMemory
+from .errors import OutOfHostMemory
 
 if TYPE_CHECKING:
     import openvino
@@ -150,13 +150,8 @@ def _read(openvino: Any, core: Any, xml: Any, weights: Any, device: str | None, 
 
 
 def _text(xml: Any) -> bytes:
-    try:
-        return Path(xml).read_bytes()
-    except FileNotFoundError as error:
-        name = os.fspath(xml)
-        raise FileNotFound(
-            f"there is no such file (path: {name})", number=error.errno, path=name, context={"path": name}
-        ) from None
+    Model(xml, format="raw")  # what is no file is said in our words
+    return Path(xml).read_bytes()
 
 
 def _load(
