@@ -191,7 +191,7 @@ def _place(openvino: Any, core: Any, device: str | None, length: int) -> tuple[A
     if plugin in ("GPU", "NPU"):
         tensor, reason = _plugin_memory(openvino, core, device, length)
         if tensor is not None:
-            return tensor, tensor.data, {"memory": "usm_host", "reason": reason, "huge_pages": False}
+            return tensor, tensor.data, {"memory": "usm_host", "reason": reason, "huge_pages_advised": False}
     else:
         reason = "no device is known yet" if device is None else f"{device} takes the host's memory"
     align = _HUGE_PAGE if length > _OWN_PAGES else _PAGE
@@ -209,7 +209,7 @@ def _place(openvino: Any, core: Any, device: str | None, length: int) -> tuple[A
     huge = align == _HUGE_PAGE and _make_huge(array.ctypes.data, length)
     # A part of a tensor keeps the whole.
     tensor = openvino.Tensor(whole, [begin], [begin + length])
-    return tensor, array, {"memory": "openvino", "reason": reason, "huge_pages": huge}
+    return tensor, array, {"memory": "openvino", "reason": reason, "huge_pages_advised": huge}
 
 
 def _plugin_memory(openvino: Any, core: Any, device: Any, length: int) -> tuple[Any, str]:
