@@ -98,6 +98,30 @@ def test_what_is_no_blob(cached, tmp_path):
     assert "cannot be read" in refused(tmp_path, whole.replace(b"<compiled_blob ", doctype))
 
 
+def test_any_header_is_read_or_refused(cached, tmp_path):
+    """Bytes changed, cut out and doubled: a place inside the file, or an error of ours."""
+    _, whole, bare, _ = cached
+    header = whole[: len(whole) - len(bare)]
+    random = np.random.default_rng(5)
+    path = tmp_path / "1.blob"
+    outcomes = set()
+    for _ in range(500):
+        data = bytearray(header)
+        for _ in range(random.integers(1, 4)):
+            at, length = random.integers(0, len(data)), int(random.integers(1, 30))
+            change = random.integers(0, 3)
+            data[at : at + length] = [random.bytes(length), b"", bytes(data[at : at + length]) * 2][change]
+            data = data or bytearray(b"<?xml")
+        path.write_bytes(bytes(data) + b"the blob")
+        try:
+            with weightlift.openvino.open_reader(path) as f:
+                assert 0 <= f.tell() < len(data) + 8
+            outcomes.add("read")
+        except weightlift.errors.FormatError:
+            outcomes.add("refused")
+    assert outcomes == {"read", "refused"}
+
+
 def test_damaged_blobs_are_openvinos_to_refuse(cached, tmp_path):
     _, whole, bare, _ = cached
     for data in (whole[:-100], bare[:1000], bytes(5000), np.random.default_rng(1).bytes(5000)):

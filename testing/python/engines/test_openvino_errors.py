@@ -109,6 +109,22 @@ def test_a_file_that_is_written_to_meanwhile(tmp_path):
     assert runs.run(weightlift.openvino.compile_model(ov.Core(), path, "CPU"))
 
 
+def test_memory_that_is_not_there(tmp_path):
+    """A blob of 64 GiB, all holes, in a process that may map 16."""
+    with open(tmp_path / "1.blob", "wb") as f:
+        f.truncate(64 << 30)
+    code = f"""
+import resource, openvino, weightlift.openvino
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+try:
+    weightlift.openvino.import_model(openvino.Core(), {str(tmp_path / "1.blob")!r}, "CPU")
+except MemoryError as error:
+    print(type(error).__name__, error.context["wanted"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["OutOfHostMemory", str(64 << 30)], done.stderr
+
+
 def test_an_exception_of_the_callers_ends_the_load(path):
     def stop(done, total):
         raise KeyboardInterrupt

@@ -105,6 +105,16 @@ def test_weights_of_another_name_and_links(core, tmp_path):
     assert compiled.weightlift_report["openvino"]["file"] == str(hub / "blobs/hashbin")
 
 
+@pytest.mark.parametrize("device", ["AUTO", "AUTO:CPU", "HETERO:CPU", "BATCH:CPU"])
+def test_devices_that_stand_for_others(core, tmp_path, device):
+    path = runs.write(runs.matrices([300, 200, 100]), tmp_path / "m.xml")
+    expected = runs.run(core.compile_model(path, device))
+    compiled = weightlift.openvino.compile_model(core, path, device)
+    shutil.rmtree(tmp_path)
+    assert runs.run(compiled) == expected
+    assert compiled.weightlift_report["openvino"]["memory"] == "openvino"
+
+
 def test_a_model_without_constants(core, tmp_path):
     x = op.parameter([4], np.float32)
     path = runs.write(ov.Model([op.relu(x)], [x], "none"), tmp_path / "none.xml")
