@@ -4,6 +4,7 @@ mod cargo;
 #[cfg(test)]
 mod cases;
 mod defects;
+mod engines;
 mod fake_cuda;
 mod fuzz;
 mod layers;

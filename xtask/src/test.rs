@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 
 use crate::runner::{self, Counts};
-use crate::{cargo, fake_cuda, python};
+use crate::{cargo, engines, fake_cuda, python};
 
 /// Sets up what the tests need, runs every runner, prints the sum and says by the exit code
 /// whether all is well.
@@ -17,6 +17,8 @@ pub fn run(packages: &python::Packages) -> Result<ExitCode> {
         .next()
         .context("package weightlift-cli built no binary")?;
     let fake_cuda = fake_cuda::build()?;
+    say("building the examples that run engines");
+    let engines = engines::build()?;
 
     say("cargo test --workspace");
     let mut rust = cargo::command();
@@ -33,6 +35,7 @@ pub fn run(packages: &python::Packages) -> Result<ExitCode> {
         .current_dir(cargo::root())
         .env("WEIGHTLIFT_BIN", &command)
         .env("WEIGHTLIFT_FAKE_CUDA", &fake_cuda)
+        .env("WEIGHTLIFT_ENGINES", &engines)
         .env("PYTHONPATH", &package)
         // The clone stays as it was.
         .env("PYTHONDONTWRITEBYTECODE", "1");
