@@ -1,0 +1,74 @@
+//! Where the time of a process goes: its phases one after the other, a row for each series.
+
+use super::super::results::Results;
+use super::super::statistics::PHASES;
+use super::chart::{Anchor, Chart, Drawing, Scale, shortened, text_width};
+use super::distribution::label;
+
+const WIDTH: f64 = 760.0;
+const ROW: f64 = 20.0;
+const TOP: f64 = 8.0;
+const BOTTOM: f64 = 40.0;
+
+/// What people call the phases, in the order of [`PHASES`].
+const NAMES: [&str; PHASES.len()] = [
+    "process start",
+    "open",
+    "plan",
+    "driver start, nothing else going on",
+    "pin",
+    "allocate",
+    "read and copy",
+    "end of the process",
+];
+
+/// One plot; none where nothing was measured.
+pub(super) fn charts(results: &Results) -> Vec<Chart> {
+    let rows: Vec<_> = results
+        .series
+        .iter()
+        .filter_map(|series| Some((label(series), series.figures.as_ref()?)))
+        .collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let left =
+        rows.iter().map(|(label, _)| text_width(label)).fold(80.0, f64::max).min(300.0) + 10.0;
+    let (right, bottom) = (WIDTH - 60.0, TOP + ROW * rows.len() as f64);
+    let sum = |number: usize| rows[number].1.phases.values().sum::<f64>();
+    let most = (0..rows.len()).map(sum).fold(0.0, f64::max);
+    let scale = Scale::new(most, left, right);
+    let mut drawing = Drawing::new(WIDTH, bottom + BOTTOM);
+    for (value, words) in scale.ticks() {
+        let x = scale.at(value);
+        drawing.line("grid", (x, TOP), (x, bottom));
+        drawing.words("tick", Anchor::Middle, (x, bottom + 16.0), &words);
+    }
+    drawing.words("axis", Anchor::Middle, (f64::midpoint(left, right), bottom + 34.0), "seconds");
+    for (number, (label, figures)) in rows.iter().enumerate() {
+        let top = TOP + ROW * number as f64;
+        drawing.words("tick", Anchor::End, (left - 8.0, top + 14.0), &shortened(label, 44));
+        let mut begin = 0.0;
+        for (phase, (key, name)) in PHASES.iter().zip(NAMES).enumerate() {
+            let seconds = figures.phases.get(*key).copied().unwrap_or(0.0);
+            let (x, end) = (scale.at(begin), scale.at(begin + seconds));
+            if seconds > 0.0 {
+                let said = format!("{label}: {name} {seconds:.4} s");
+                let size = (end - x, ROW - 6.0);
+                drawing.bar(&format!("p{phase}"), (x, top + 3.0), size, &said);
+            }
+            begin += seconds;
+        }
+        let x = scale.at(begin) + 5.0;
+        drawing.words("tick", Anchor::Start, (x, top + 14.0), &format!("{begin:.3}"));
+    }
+    let legend = NAMES.iter().enumerate();
+    vec![Chart {
+        title: "The whole process".to_owned(),
+        svg: drawing.finish("Seconds by phase and series"),
+        legend: legend.map(|(phase, name)| (format!("box p{phase}"), (*name).to_owned())).collect(),
+        note: "Medians of each phase. The driver's start goes on beside opening, planning and \
+               reading; only what was left of it when nothing else was to be done is a phase here. \
+               Digests of the comparison are left out. No inference engine takes part.",
+    }]
+}
