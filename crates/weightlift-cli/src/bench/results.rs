@@ -113,12 +113,13 @@ pub(super) struct Cell {
 impl Cell {
     /// For people: `pinned, cold, 4 threads`.
     pub(super) fn name(&self) -> String {
-        let threads = match &*self.reading_threads {
-            "1" => "1 thread".to_owned(),
-            "auto" => "auto threads".to_owned(),
-            number => format!("{number} threads"),
-        };
-        format!("{}, {}, {threads}", self.route, self.state)
+        format!("{}, {}, {}", self.route, self.state, self.threads())
+    }
+
+    /// `1 thread`, `auto threads`.
+    pub(super) fn threads(&self) -> String {
+        let one = self.reading_threads == "1";
+        format!("{} thread{}", self.reading_threads, if one { "" } else { "s" })
     }
 }
 

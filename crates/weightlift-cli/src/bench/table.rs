@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use weightlift::format_size;
 
-use super::results::{Ceiling, Results};
+use super::results::{Ceiling, Cell, Results};
 use super::statistics::{Series, Spread};
 use crate::error::Failure;
 use crate::output::Output;
@@ -142,18 +142,35 @@ pub(super) fn ceiling_row(ceiling: &Ceiling) -> Vec<String> {
 
 pub(super) const CEILINGS: [&str; 6] = ["ceiling", "samples", "GB/s", "min", "max", "best by"];
 
+/// Most combinations that a note names.
+const CELLS: usize = 8;
+
 /// What is to be known beside the tables.
 pub(super) fn notes(results: &Results) -> Vec<String> {
-    let mut notes = Vec::new();
+    // What many have in common is said once, with where it was.
+    let mut said: Vec<(String, Vec<String>)> = Vec::new();
+    let mut say = |what: String, cell: &Cell| match said.iter_mut().find(|known| known.0 == what) {
+        Some((_, cells)) => cells.push(cell.name()),
+        None => said.push((what, vec![cell.name()])),
+    };
     for series in &results.series {
         let what = if series.fallback { "fell back from" } else { "failed:" };
-        for note in &series.notes {
-            notes.push(format!("{}: {what} {note}", series.cell.name()));
-        }
+        series.notes.iter().for_each(|note| say(format!("{what} {note}"), &series.cell));
     }
     for left_out in &results.left_out {
-        notes.push(format!("{}: left out: {}", left_out.cell.name(), left_out.reason));
+        say(format!("left out: {}", left_out.reason), &left_out.cell);
     }
+    let mut notes: Vec<String> = said
+        .into_iter()
+        .map(|(what, mut cells)| {
+            let more = cells.len().saturating_sub(CELLS);
+            cells.truncate(CELLS);
+            if more > 0 {
+                cells.push(format!("{more} more"));
+            }
+            format!("{what} ({})", cells.join("; "))
+        })
+        .collect();
     if results.interrupted {
         notes.push("stopped before all samples were taken".to_owned());
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::super::statistics::Series;
 use super::Text;
 
 /// A plot with what belongs to it.
@@ -137,6 +138,42 @@ impl Scale {
             let value = number as f64 * self.step;
             (value, format!("{value:.digits$}"))
         })
+    }
+}
+
+/// Most rows of a plot: it is not to be longer than a sheet of paper.
+const ROWS: usize = 30;
+
+/// A plot's title, its rows, and all rows that it shares its scale with.
+pub(super) struct Part<'a> {
+    pub(super) title: String,
+    pub(super) rows: Vec<&'a Series>,
+    pub(super) all: Vec<&'a Series>,
+}
+
+/// The series in parts: each state of the page cache has a scale of its own.
+pub(super) fn parts(series: &[Series]) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    for all in series.chunk_by(|one, other| one.cell.state == other.cell.state) {
+        let count = all.len().div_ceil(ROWS);
+        // As many rows in each, rather than a last one of a few.
+        for (number, rows) in all.chunks(all.len().div_ceil(count)).enumerate() {
+            let mut title = format!("Page cache: {}", all[0].cell.state);
+            if count > 1 {
+                title.push_str(&format!(", part {} of {count}", number + 1));
+            }
+            parts.push(Part { title, rows: rows.iter().collect(), all: all.iter().collect() });
+        }
+    }
+    parts
+}
+
+/// What a series is called within its state, and its way where that is another.
+pub(super) fn label(series: &Series) -> String {
+    let name = format!("{}, {}", series.cell.route, series.cell.threads());
+    match (&series.actual_route, series.fallback) {
+        (Some(actual), true) => format!("{name} (fell back: {actual})"),
+        _ => name,
     }
 }
 

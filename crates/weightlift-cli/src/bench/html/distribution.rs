@@ -1,24 +1,29 @@
 //! Every sample as a mark: a row for each series.
 
 use super::super::results::Results;
-use super::super::statistics::Series;
-use super::chart::{Anchor, Chart, Drawing, Scale, route, shortened, text_width};
+use super::chart::{
+    self, Anchor, Chart, Drawing, Part, Scale, label, route, shortened, text_width,
+};
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 960.0;
 const ROW: f64 = 20.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 40.0;
 
-/// One plot; none where there is no series.
+/// A plot for each state, or several where there are many series.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
-    let rows = &results.series;
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let labels: Vec<String> = rows.iter().map(label).collect();
-    let left = labels.iter().map(|label| text_width(label)).fold(80.0, f64::max).min(300.0) + 10.0;
+    chart::parts(&results.series).iter().map(chart).collect()
+}
+
+fn chart(part: &Part<'_>) -> Chart {
+    let rows = &part.rows;
+    let labels: Vec<String> = rows.iter().map(|series| label(series)).collect();
+    // As wide in all parts of a state.
+    let widths = part.all.iter().map(|series| text_width(&label(series)));
+    let left = widths.fold(80.0, f64::max).min(300.0) + 10.0;
     let (right, bottom) = (WIDTH - 14.0, TOP + ROW * rows.len() as f64);
-    let values = rows.iter().filter_map(|row| row.figures.as_ref()).flat_map(|found| &found.values);
+    let figures = part.all.iter().filter_map(|series| series.figures.as_ref());
+    let values = figures.flat_map(|found| &found.values);
     let most = values.copied().fold(0.0, f64::max);
     let scale = Scale::new(most / 1e9, left, right);
     let mut drawing = Drawing::new(WIDTH, bottom + BOTTOM);
@@ -49,19 +54,11 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         let median = x(rate.median);
         drawing.line("median", (median, middle - 8.0), (median, middle + 8.0));
     }
-    vec![Chart {
-        title: "All samples".to_owned(),
-        svg: drawing.finish("Distribution of samples by series"),
+    Chart {
+        title: part.title.clone(),
+        svg: drawing.finish(&format!("Distribution of samples. {}", part.title)),
         legend: Vec::new(),
         note: "One mark a sample, a bar at the median. Hollow: samples that fell back, in rows of \
                their own.",
-    }]
-}
-
-/// The series' name, and its way where that is another.
-pub(super) fn label(series: &Series) -> String {
-    match (&series.actual_route, series.fallback) {
-        (Some(actual), true) => format!("{} (fell back: {actual})", series.cell.name()),
-        _ => series.cell.name(),
     }
 }

@@ -1,11 +1,10 @@
 //! Where the time of a process goes: its phases one after the other, a row for each series.
 
 use super::super::results::Results;
-use super::super::statistics::PHASES;
-use super::chart::{Anchor, Chart, Drawing, Scale, shortened, text_width};
-use super::distribution::label;
+use super::super::statistics::{PHASES, Series};
+use super::chart::{self, Anchor, Chart, Drawing, Part, Scale, label, shortened, text_width};
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 960.0;
 const ROW: f64 = 20.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 40.0;
@@ -22,21 +21,23 @@ const NAMES: [&str; PHASES.len()] = [
     "end of the process",
 ];
 
-/// One plot; none where nothing was measured.
+/// A plot for each state, or several where there are many series; none where nothing was measured.
 pub(super) fn charts(results: &Results) -> Vec<Chart> {
-    let rows: Vec<_> = results
-        .series
-        .iter()
-        .filter_map(|series| Some((label(series), series.figures.as_ref()?)))
-        .collect();
+    chart::parts(&results.series).iter().filter_map(chart).collect()
+}
+
+fn chart(part: &Part<'_>) -> Option<Chart> {
+    let measured = |series: &&Series| Some((label(series), series.figures.clone()?));
+    let rows: Vec<_> = part.rows.iter().filter_map(measured).collect();
     if rows.is_empty() {
-        return Vec::new();
+        return None;
     }
-    let left =
-        rows.iter().map(|(label, _)| text_width(label)).fold(80.0, f64::max).min(300.0) + 10.0;
+    // As wide in all parts of a state.
+    let widths = part.all.iter().map(|series| text_width(&label(series)));
+    let left = widths.fold(80.0, f64::max).min(300.0) + 10.0;
     let (right, bottom) = (WIDTH - 60.0, TOP + ROW * rows.len() as f64);
-    let sum = |number: usize| rows[number].1.phases.values().sum::<f64>();
-    let most = (0..rows.len()).map(sum).fold(0.0, f64::max);
+    let figures = part.all.iter().filter_map(|series| series.figures.as_ref());
+    let most = figures.map(|found| found.phases.values().sum::<f64>()).fold(0.0, f64::max);
     let scale = Scale::new(most, left, right);
     let mut drawing = Drawing::new(WIDTH, bottom + BOTTOM);
     for (value, words) in scale.ticks() {
@@ -63,12 +64,12 @@ pub(super) fn charts(results: &Results) -> Vec<Chart> {
         drawing.words("tick", Anchor::Start, (x, top + 14.0), &format!("{begin:.3}"));
     }
     let legend = NAMES.iter().enumerate();
-    vec![Chart {
-        title: "The whole process".to_owned(),
-        svg: drawing.finish("Seconds by phase and series"),
+    Some(Chart {
+        title: part.title.clone(),
+        svg: drawing.finish(&format!("Seconds by phase. {}", part.title)),
         legend: legend.map(|(phase, name)| (format!("box p{phase}"), (*name).to_owned())).collect(),
         note: "Medians of each phase. The driver's start goes on beside opening, planning and \
                reading; only what was left of it when nothing else was to be done is a phase here. \
                Digests of the comparison are left out. No inference engine takes part.",
-    }]
+    })
 }

@@ -6,10 +6,10 @@ use super::super::results::Results;
 use super::super::statistics::{Figures, Series};
 use super::chart::{Anchor, Chart, Drawing, Scale, route};
 
-const SIZE: (f64, f64) = (760.0, 330.0);
+const SIZE: (f64, f64) = (960.0, 340.0);
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 150.0;
-const TOP: f64 = 14.0;
+const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
 
 /// A plot for each state in which a route was measured; none where nothing was.
@@ -54,7 +54,7 @@ fn chart(results: &Results, state: &str) -> Chart {
         drawing.line("grid", (left, y), (right, y));
         drawing.words("tick", Anchor::End, (left - 6.0, y + 4.0), &words);
     }
-    drawing.words("axis", Anchor::Start, (4.0, 10.0), "GB/s");
+    drawing.words("axis", Anchor::Start, (LEFT - 34.0, 12.0), "GB/s");
     let step = (right - left) / threads.len().max(1) as f64;
     let place = |number: &str| {
         let at = threads.iter().position(|known| *known == number).unwrap_or(0);
