@@ -251,10 +251,13 @@ impl Results {
         self.samples.push(sample);
     }
 
+    /// Samples without a figure, and why. A warm-up that failed is not missed.
     pub(super) fn failed(&self) -> impl Iterator<Item = (&Cell, &str)> {
-        self.samples.iter().filter_map(|sample| match &sample.outcome {
-            Outcome::Failed { error, .. } => Some((&sample.cell, &**error)),
-            _ => None,
+        self.samples.iter().filter(|sample| sample.round > 0).filter_map(|sample| {
+            match &sample.outcome {
+                Outcome::Failed { error, .. } => Some((&sample.cell, &**error)),
+                _ => None,
+            }
         })
     }
 
