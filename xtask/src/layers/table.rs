@@ -101,7 +101,7 @@ pub const UNSAFE: &[&str] = &[
     "crates/weightlift-python/src/dlpack.rs",
     // Tests from outside play the owner of GPU memory, who vouches for it.
     "crates/weightlift/tests/",
-    // Measures the bus as a program of its own would, through the driver.
+    // Measures what touching memory takes, page by page.
     "crates/weightlift/examples/ceilings.rs",
 ];
 

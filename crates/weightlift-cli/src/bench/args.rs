@@ -148,20 +148,7 @@ pub(super) fn refused(option: &'static str, value: &str, wanted: &str) -> Error 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     /// Load a model; what it took, and a digest of every tensor.
-    Load {
-        #[command(flatten)]
-        model: ModelArgs,
-        #[command(flatten)]
-        settings: Settings,
-        #[arg(long)]
-        route: Option<String>,
-        /// When this process was started, on the kernel's monotonic clock, in nanoseconds.
-        #[arg(long, default_value_t = 0)]
-        spawned: u64,
-        /// For errors.
-        #[arg(long)]
-        json: bool,
-    },
+    Load(Box<LoadPart>),
     /// Read files by plain reads; the seconds.
     Reads {
         #[arg(long)]
@@ -196,6 +183,23 @@ pub(crate) enum Part {
         json: bool,
         files: Vec<PathBuf>,
     },
+}
+
+/// The load of a sample.
+#[derive(Debug, Args)]
+pub(crate) struct LoadPart {
+    #[command(flatten)]
+    pub(super) model: ModelArgs,
+    #[command(flatten)]
+    pub(super) settings: Settings,
+    #[arg(long)]
+    pub(super) route: Option<String>,
+    /// When this process was started, on the kernel's monotonic clock, in nanoseconds.
+    #[arg(long, default_value_t = 0)]
+    pub(super) spawned: u64,
+    /// For errors.
+    #[arg(long)]
+    json: bool,
 }
 
 /// The CUDA device that `device` means, by its number.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weightlift::{Loader, PlainReads, Report, Request, pinned_copies, plain_reads};
 
-use super::args::Part;
+use super::args::{LoadPart, Part};
 use super::process::{monotonic, processor_seconds};
 use super::state;
 use crate::error::Failure;
@@ -50,37 +50,7 @@ pub(super) struct Copies {
 pub(crate) fn run(part: &Part, stop: &Stop) -> Result<(), Failure> {
     stop.allow(Grace::Short);
     match part {
-        Part::Load { model, settings, route, spawned, .. } => {
-            let options = settings.options(route.as_deref())?;
-            let open = model.open_options()?;
-            let loader = Loader::new(options);
-            let request = Request::new().open_options(open).cancel(stop.token());
-            let called = monotonic();
-            let mut loaded = loader.load(&model.path, request)?;
-            let processor_seconds = processor_seconds();
-            let peak_memory_bytes = peak_memory_bytes();
-            let disk_bytes = disk_bytes();
-            let verifying = monotonic();
-            let mut digests = Vec::with_capacity(loaded.tensors.len());
-            for tensor in &loaded.tensors {
-                stop.check()?;
-                digests.push(format!("{:016x}", tensor.digest()?));
-            }
-            loaded.report.sources.clear();
-            let spawned = if *spawned == 0 { called } else { *spawned };
-            print(
-                stop,
-                &Load {
-                    report: loaded.report.clone(),
-                    start_seconds: called.saturating_sub(spawned) as f64 / 1e9,
-                    verify_seconds: monotonic().saturating_sub(verifying) as f64 / 1e9,
-                    processor_seconds,
-                    peak_memory_bytes,
-                    disk_bytes,
-                    digests,
-                },
-            )
-        }
+        Part::Load(part) => print(stop, &load(part, stop)?),
         Part::Reads { direct, new_memory, threads, size, most, files, .. } => {
             let how = PlainReads {
                 direct: *direct,
@@ -108,6 +78,34 @@ pub(crate) fn run(part: &Part, stop: &Stop) -> Result<(), Failure> {
             print(stop, &held)
         }
     }
+}
+
+fn load(part: &LoadPart, stop: &Stop) -> Result<Load, Failure> {
+    let loader = Loader::new(part.settings.options(part.route.as_deref())?);
+    let open = part.model.open_options()?;
+    let request = Request::new().open_options(open).cancel(stop.token());
+    let called = monotonic();
+    let mut loaded = loader.load(&part.model.path, request)?;
+    // Before the digests, which are no part of what is measured.
+    let processor_seconds = processor_seconds();
+    let (peak_memory_bytes, disk_bytes) = (peak_memory_bytes(), disk_bytes());
+    let verifying = monotonic();
+    let mut digests = Vec::with_capacity(loaded.tensors.len());
+    for tensor in &loaded.tensors {
+        stop.check()?;
+        digests.push(format!("{:016x}", tensor.digest()?));
+    }
+    loaded.report.sources.clear();
+    let spawned = if part.spawned == 0 { called } else { part.spawned };
+    Ok(Load {
+        start_seconds: called.saturating_sub(spawned) as f64 / 1e9,
+        verify_seconds: monotonic().saturating_sub(verifying) as f64 / 1e9,
+        report: loaded.report,
+        processor_seconds,
+        peak_memory_bytes,
+        disk_bytes,
+        digests,
+    })
 }
 
 fn print(stop: &Stop, value: &impl Serialize) -> Result<(), Failure> {

@@ -90,6 +90,12 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     Spread::of(values).map_or(0.0, |spread| spread.median)
 }
 
+/// Whether it is a fallback, and the routes taken; `None` where there is no figure.
+type Way = Option<(bool, String)>;
+
+/// A figure of one sample.
+type Value = fn(&Taken) -> f64;
+
 /// The phases in the order in which they follow one another.
 pub(super) const PHASES: [&str; 8] =
     ["start", "open", "plan", "driver_wait", "pin", "allocate", "read_and_copy", "end"];
@@ -109,7 +115,7 @@ impl Results {
     /// Makes the series anew.
     pub(super) fn summarise(&mut self) {
         // By combination and the way taken: a fallback is never among what was asked for.
-        let mut groups: BTreeMap<(Cell, Option<(bool, String)>), Vec<&Outcome>> = BTreeMap::new();
+        let mut groups: BTreeMap<(Cell, Way), Vec<&Outcome>> = BTreeMap::new();
         for sample in self.samples.iter().filter(|sample| sample.round > 0) {
             let way = match &sample.outcome {
                 Outcome::Measured { taken } => Some((false, taken.actual_route.clone())),
@@ -155,7 +161,7 @@ impl Results {
     }
 
     fn figures(&self, cell: &Cell, route: Option<&str>, taken: &[&Taken]) -> Option<Figures> {
-        let spread = |value: fn(&Taken) -> f64| Spread::of(taken.iter().map(|taken| value(taken)));
+        let spread = |value: Value| Spread::of(taken.iter().map(|taken| value(taken)));
         let bytes_per_second = spread(|taken| taken.load.report.bytes_per_second)?;
         let direct = |taken: &Taken| {
             let reads = &taken.load.report.reads;
@@ -167,7 +173,7 @@ impl Results {
             let seconds = taken.iter().map(|taken| phases(taken)[number]);
             ((*name).to_owned(), median(seconds))
         });
-        let beside: [(&str, fn(&Taken) -> f64); 3] = [
+        let beside: [(&str, Value); 3] = [
             ("driver", |taken| taken.load.report.seconds.driver),
             ("read", |taken| taken.load.report.seconds.read),
             ("copy", |taken| taken.load.report.seconds.copy),
