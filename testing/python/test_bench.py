@@ -171,6 +171,29 @@ def test_bytes_that_are_wrong_are_a_failure(weightlift, tmp_path):
     assert right["samples"] == len(results["samples"]) - len(failed) - 1
 
 
+def test_a_sample_whose_files_left_the_cache_is_none(weightlift, on_disk, tmp_path):
+    """Somebody drops them while `warm` is measured: either they are brought back before a sample, or
+    the sample has no figure. None that read from the disk is called warm."""
+    path, kept = min(on_disk.glob("*.safetensors")), tmp_path / "results.json"
+    options = ["--device=host", "--states=warm", "--samples=10000", "--no-ceilings"]
+    process = weightlift.start("bench", on_disk, *options, f"--resume={kept}")
+
+    def drop(results):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return any(sample["outcome"] == "failed" for sample in results["samples"])
+
+    until(process, kept, drop)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    results = json.loads(kept.read_text())
+    failed = [sample for sample in results["samples"] if sample["outcome"] == "failed"]
+    assert {sample["kind"] for sample in failed} <= {"Changed", "Io"}
+    for sample in results["samples"]:
+        if sample["outcome"] != "failed":
+            assert sample["report"]["reads"].get("direct", 0) == 0
+
+
 def test_files_in_memory_cannot_be_cold(weightlift, model, tmp_path):
     """tmpfs: there is nothing to evict to. Loudly, and before anything is measured."""
     mounts = Mounts(tmp_path)

@@ -193,6 +193,25 @@ pub(super) fn held(files: &[PathBuf], state: Option<State>) -> Result<Held, Erro
     Ok(held)
 }
 
+/// Whether what was to be in the cache has stayed there: an error if somebody dropped it meanwhile,
+/// or memory ran short. A load drops nothing that it found there.
+pub(super) fn check_kept(files: &[PathBuf], state: State) -> Result<(), Error> {
+    for path in files {
+        let file = CachedFile::open(path)?;
+        let wanted = state.stretches(file.length()).into_iter().filter(|(.., wanted)| *wanted);
+        for (start, end, _) in wanted {
+            if file.resident(start, end - start) != Resident::All {
+                let message = "the page cache lost a part of a file while the sample was taken";
+                return Err(Error::new(ErrorKind::Changed, message)
+                    .with("path", path.display())
+                    .with("state", state)
+                    .hint("memory may be short, or somebody drops caches"));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn unknown(path: &Path, method: &str) -> Error {
     Error::new(ErrorKind::Io, "nobody tells what the page cache holds of a file")
         .with("path", path.display())
