@@ -81,7 +81,7 @@ fn read_rate(files: &[String], threads: usize, new_memory: bool) -> Result<f64, 
 fn bus_rate() -> Result<f64, Error> {
     let mut best = 0.0_f64;
     for _ in 0..5 {
-        let copies = pinned_copies(0, 8 << 30)?;
+        let copies = pinned_copies(0, 8 << 30, None)?;
         best = best.max(copies.bytes as f64 / copies.took.as_secs_f64());
     }
     Ok(best)

@@ -65,7 +65,7 @@ pub(crate) fn run(part: &Part, stop: &Stop) -> Result<(), Failure> {
             print(stop, &Reads { bytes, seconds: took.as_secs_f64() })
         }
         Part::Copies { device, bytes, .. } => {
-            let found = pinned_copies(*device, *bytes)?;
+            let found = pinned_copies(*device, *bytes, None)?;
             let seconds = found.took.as_secs_f64();
             let (device, cuda) = (found.device, found.cuda);
             print(stop, &Copies { device, cuda, bytes: found.bytes, seconds })

@@ -1,5 +1,6 @@
 //! How fast the bus is: copies of one pinned region, one after the other on one stream.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,14 +32,15 @@ pub struct PinnedCopies {
 }
 
 /// Copies `bytes` from 64 MiB of pinned host memory to the CUDA device of that number, and tells how
-/// long it took. Starting the driver, pinning, and a first copy are not in the time.
+/// long it took. Starting the driver, pinning, and a first copy are not in the time. `library` names
+/// the driver, if it is not to be looked for.
 ///
 /// # Errors
 ///
 /// `NoDriver`, `DriverTooOld`, `NoDevice`, `InvalidDevice`, `PinFailed`, `OutOfDeviceMemory`,
 /// `OutOfHostMemory`, `Cuda`, as those of a load by the pinned route.
-pub fn pinned_copies(device: u32, bytes: u64) -> Result<PinnedCopies> {
-    let platform = Platform::find(None, Arc::default())?;
+pub fn pinned_copies(device: u32, bytes: u64, library: Option<&Path>) -> Result<PinnedCopies> {
+    let platform = Platform::find(library, Arc::default())?;
     let device = platform.device(device)?;
     // In whole pages, as memory is.
     let copy = bytes.next_multiple_of(PAGE as u64).clamp(PAGE as u64, COPY as u64);
