@@ -110,6 +110,7 @@ BENCH = {
         "reading_threads": ["4", "auto"],
         "samples": 1,
         "options": "device=auto",
+        "command": "weightlift bench m",
     },
     "ceilings": [{"kind": "bus", "samples": [1.0]}],
     "left_out": [CELL | {"reason": "there is none"}],

@@ -78,6 +78,25 @@ impl Bench {
         self.model.again().into_iter().chain(shared.map(option)).collect()
     }
 
+    /// What was asked for, as a command line that asks for it again.
+    pub(super) fn command(&self) -> String {
+        let mut words = vec!["weightlift".to_owned(), "bench".to_owned()];
+        words.extend(self.again().iter().map(|word| quoted(&word.to_string_lossy())));
+        let mut option =
+            |name: &str, value: &str| words.push(format!("--{name}={}", quoted(value)));
+        if let Some(routes) = &self.routes {
+            option("routes", routes);
+        }
+        option("states", &self.states);
+        option("reading-threads", &self.reading_threads);
+        option("samples", &self.samples.to_string());
+        option("device", &self.device);
+        if self.no_ceilings {
+            words.push("--no-ceilings".to_owned());
+        }
+        words.join(" ")
+    }
+
     fn shared(&self) -> Vec<(&'static str, &str)> {
         let values = [
             ("device", Some(&*self.device)),
@@ -134,6 +153,15 @@ fn threads(word: &str) -> Result<Vec<ReadingThreads>, Error> {
         return Err(wrong());
     }
     (first..=last).map(ReadingThreads::new).collect()
+}
+
+/// A word as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-=:,+@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// In the words of [`Options::set`].

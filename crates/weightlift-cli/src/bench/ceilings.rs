@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use weightlift::{Error, StorageKind};
+use weightlift::StorageKind;
 
 use super::part::{Copies, Reads};
 use super::process::{self, Failed};
@@ -30,19 +30,15 @@ pub(super) struct Measuring<'a> {
     pub(super) stop: &'a Stop,
 }
 
-/// Why a ceiling's sample is none.
-pub(super) enum Broken {
-    Failed(Failed),
-    State(Error),
-}
-
 impl Measuring<'_> {
-    /// Which ceilings the states and routes of this run have, their best settings found.
+    /// Adds the ceilings that the states and routes of this run have, their best settings found, to
+    /// those that are known.
     pub(super) fn find(
         &self,
         states: &[State],
+        known: &mut Vec<Ceiling>,
         say: &dyn Fn(&str),
-    ) -> Result<Vec<Ceiling>, Failed> {
+    ) -> Result<(), Failed> {
         let mut kinds = Vec::new();
         if states.iter().any(|state| state.cached() < 1.0) {
             kinds.extend([CeilingKind::DiskDirect, CeilingKind::DiskBuffered]);
@@ -53,13 +49,13 @@ impl Measuring<'_> {
         if self.machine.cuda.is_some() {
             kinds.push(CeilingKind::Bus);
         }
-        kinds
-            .into_iter()
-            .map(|kind| {
+        for kind in kinds {
+            if !known.iter().any(|ceiling| ceiling.kind == kind) {
                 say(&format!("the best way for plain reads: {}", kind.name()));
-                self.best(kind)
-            })
-            .collect()
+                known.push(self.best(kind)?);
+            }
+        }
+        Ok(())
     }
 
     fn best(&self, kind: CeilingKind) -> Result<Ceiling, Failed> {
@@ -96,9 +92,9 @@ impl Measuring<'_> {
                 match self.sample(&tried, SEARCHED) {
                     Ok(rate) if rate > best => (best, found) = (rate, tried),
                     Ok(_) => {}
-                    Err(Broken::Failed(Failed::Stopped)) => return Err(Failed::Stopped),
-                    Err(broken) => {
-                        found.unavailable = Some(broken.text());
+                    Err(Failed::Stopped) => return Err(Failed::Stopped),
+                    Err(Failed::Error { text, .. }) => {
+                        found.unavailable = Some(text);
                         return Ok(found);
                     }
                 }
@@ -108,7 +104,7 @@ impl Measuring<'_> {
     }
 
     /// One sample, in bytes a second.
-    pub(super) fn sample(&self, ceiling: &Ceiling, most: u64) -> Result<f64, Broken> {
+    pub(super) fn sample(&self, ceiling: &Ceiling, most: u64) -> Result<f64, Failed> {
         let kind = ceiling.kind;
         let mut words: Vec<OsString> = Vec::new();
         if kind == CeilingKind::Bus {
@@ -116,15 +112,14 @@ impl Measuring<'_> {
             let bytes = self.bytes.clamp(COPIED.0, COPIED.1).min(most.max(COPIED.0));
             words.extend(["copies".into(), format!("--device={device}").into()]);
             words.extend([format!("--bytes={bytes}").into(), "--json".into()]);
-            let answer = process::run::<Copies>(self.program, &words, self.stop);
-            let copies = answer.map_err(Broken::Failed)?.value;
+            let copies = process::run::<Copies>(self.program, &words, self.stop)?.value;
             return Ok(copies.bytes as f64 / copies.seconds);
         }
         let state = match kind {
             CeilingKind::DiskDirect | CeilingKind::DiskBuffered => State::Cold,
             _ => State::Warm,
         };
-        state::bring(self.files, state).map_err(Broken::State)?;
+        state::bring(self.files, state, self.stop)?;
         words.extend(["reads".into(), "--json".into(), format!("--most={most}").into()]);
         words.push(format!("--threads={}", ceiling.threads.unwrap_or(1)).into());
         words.push(format!("--size={}", ceiling.read_bytes.unwrap_or(SIZES[0])).into());
@@ -136,18 +131,7 @@ impl Measuring<'_> {
         }
         words.push("--".into());
         words.extend(self.files.iter().map(OsString::from));
-        let reads =
-            process::run::<Reads>(self.program, &words, self.stop).map_err(Broken::Failed)?;
+        let reads = process::run::<Reads>(self.program, &words, self.stop)?;
         Ok(reads.value.bytes as f64 / reads.value.seconds.max(f64::MIN_POSITIVE))
-    }
-}
-
-impl Broken {
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Failed(Failed::Stopped) => "stopped".to_owned(),
-            Self::Failed(Failed::Error { text, .. }) => text.clone(),
-            Self::State(error) => error.to_string(),
-        }
     }
 }

@@ -54,10 +54,15 @@ pub(crate) fn run(options: &Bench, program: &[OsString], stop: &Stop) -> Result<
 
     let model = Model::open(&options.model.path, &open)?;
     let files = expected::files(&model)?;
+    if model.index().bytes() == 0 {
+        return Err(Error::new(ErrorKind::InvalidOption, "the model has no bytes to be loaded")
+            .with("path", model.path().display())
+            .into());
+    }
     // What cannot be had is better told before an hour of measuring than after it.
     for &state in &states {
         say(format_args!("{state}: can the page cache be brought there?"));
-        state::bring(&files, state)?;
+        state::bring(&files, state, stop)?;
     }
     say(format_args!("reading {} to compare with …", text::bytes(model.index().bytes())));
     let digests = expected::digests(&model, stop)?;
@@ -76,6 +81,7 @@ pub(crate) fn run(options: &Bench, program: &[OsString], stop: &Stop) -> Result<
             reading_threads: names(&threads),
             samples: options.samples,
             options: shared.to_string(),
+            command: options.command(),
         },
     );
     if let Some(path) = &options.resume {
@@ -150,12 +156,10 @@ fn measure(
             Err(failed) => return Ok(Err(failed)),
         }
     }
-    if let Some(measuring) = measuring
-        && results.ceilings.is_empty()
-    {
-        match measuring.find(states, &|what| say(format_args!("{what}"))) {
-            Ok(found) => results.ceilings = found,
-            Err(failed) => return Ok(Err(failed)),
+    if let Some(measuring) = measuring {
+        let say = |what: &str| say(format_args!("{what}"));
+        if let Err(failed) = measuring.find(states, &mut results.ceilings, &say) {
+            return Ok(Err(failed));
         }
         keep(results)?;
     }
@@ -204,8 +208,8 @@ fn measure_ceiling(
     say(format_args!("{}", ceiling.kind.name()));
     match measuring.sample(ceiling, u64::MAX) {
         Ok(rate) => ceiling.samples.push(rate),
-        Err(ceilings::Broken::Failed(Failed::Stopped)) => return Err(Failed::Stopped),
-        Err(broken) => ceiling.unavailable = Some(broken.text()),
+        Err(Failed::Stopped) => return Err(Failed::Stopped),
+        Err(Failed::Error { text, .. }) => ceiling.unavailable = Some(text),
     }
     Ok(())
 }
@@ -263,11 +267,13 @@ fn itself(program: &[OsString]) -> Result<Vec<OsString>, Error> {
 
 fn model_facts(model: &Model, files: &[impl AsRef<Path>], digest: String) -> ModelFacts {
     let file = |path: &Path| FileFacts {
-        path: path.to_owned(),
+        path: text::path(path),
         length: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
     };
     ModelFacts {
-        path: std::path::absolute(model.path()).unwrap_or_else(|_| model.path().to_owned()),
+        path: text::path(
+            &std::path::absolute(model.path()).unwrap_or_else(|_| model.path().to_owned()),
+        ),
         format: model.index().format.map_or("none", Format::name).to_owned(),
         tensors: model.index().tensors.len() as u64,
         bytes: model.index().bytes(),

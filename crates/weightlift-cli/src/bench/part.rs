@@ -72,7 +72,7 @@ pub(crate) fn run(part: &Part, stop: &Stop) -> Result<(), Failure> {
         }
         Part::Cache { state, files, .. } => {
             let held = match state.as_deref().map(str::parse).transpose()? {
-                Some(state) => state::bring(files, state)?,
+                Some(state) => state::bring(files, state, stop)?,
                 None => state::held(files, None)?,
             };
             print(stop, &held)

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use weightlift::{Error, ErrorKind};
 
 use crate::signal::Stop;
 use crate::text::OneLine;
@@ -27,6 +28,15 @@ pub(super) enum Failed {
     Stopped,
     /// What went wrong: the error's kind, and the line that tells it.
     Error { kind: String, text: String },
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Cancelled => Self::Stopped,
+            kind => Self::Error { kind: kind.name().to_owned(), text: error.to_string() },
+        }
+    }
 }
 
 /// What a process printed, and how long it lived.

@@ -1,7 +1,7 @@
 //! The results of a run, as they are printed, kept in a file, and taken up again.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use weightlift::{Error, ErrorKind, StorageFacts};
@@ -37,7 +37,7 @@ pub(super) struct Results {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct ModelFacts {
-    pub(super) path: PathBuf,
+    pub(super) path: String,
     pub(super) format: String,
     pub(super) tensors: u64,
     /// Bytes that a load reads and delivers, shared ones once.
@@ -49,7 +49,7 @@ pub(super) struct ModelFacts {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct FileFacts {
-    pub(super) path: PathBuf,
+    pub(super) path: String,
     pub(super) length: u64,
 }
 
@@ -99,6 +99,8 @@ pub(super) struct Settings {
     pub(super) samples: u32,
     /// The library's options that all samples share.
     pub(super) options: String,
+    /// What was asked for, as a command line.
+    pub(super) command: String,
 }
 
 /// What is sampled: one combination.

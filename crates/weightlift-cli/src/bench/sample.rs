@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use weightlift::{Error, Model, Report};
+use weightlift::{Model, Report};
 
 use super::cells::Asked;
 use super::expected;
@@ -36,11 +36,7 @@ impl Sampler<'_> {
     }
 
     fn measure(&self, asked: &Asked) -> Result<Outcome, Failed> {
-        let failed = |error: Error| Failed::Error {
-            kind: error.kind().name().to_owned(),
-            text: error.to_string(),
-        };
-        let held = state::bring(self.files, asked.state).map_err(failed)?;
+        let held = state::bring(self.files, asked.state, self.stop).map_err(Failed::from)?;
         let mut words: Vec<OsString> = vec!["load".into(), "--json".into()];
         words.push(format!("--device={}", asked.device).into());
         words.push(format!("--route={}", asked.route).into());
@@ -48,7 +44,7 @@ impl Sampler<'_> {
         words.extend(self.words.iter().cloned());
         let answer = process::run::<Load>(self.program, &words, self.stop)?;
         let mut load = answer.value;
-        state::check_kept(self.files, asked.state).map_err(failed)?;
+        state::check_kept(self.files, asked.state).map_err(Failed::from)?;
         expected::compare(self.model, self.digests, &load.digests)
             .map_err(|text| Failed::Error { kind: "WrongBytes".to_owned(), text })?;
         load.digests.clear();

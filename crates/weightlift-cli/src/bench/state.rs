@@ -10,6 +10,7 @@ use std::time::Duration;
 use weightlift::{CachedFile, Error, ErrorKind, Resident};
 
 use super::args::refused;
+use crate::signal::Stop;
 
 /// What the page cache holds of a model's files when a load begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,10 +116,10 @@ pub(super) struct Held {
 ///
 /// An error if they are not, after several tries, or if the kernel does not tell: what is measured
 /// then would be called something that it is not.
-pub(super) fn bring(files: &[PathBuf], state: State) -> Result<Held, Error> {
+pub(super) fn bring(files: &[PathBuf], state: State, stop: &Stop) -> Result<Held, Error> {
     for attempt in 1.. {
         for path in files {
-            prepare(path, state)?;
+            prepare(path, state, stop)?;
         }
         let held = held(files, Some(state))?;
         if held.as_wanted {
@@ -144,7 +145,7 @@ pub(super) fn bring(files: &[PathBuf], state: State) -> Result<Held, Error> {
 }
 
 /// Drops a file's pages and reads the wanted ones in.
-fn prepare(path: &Path, state: State) -> Result<(), Error> {
+fn prepare(path: &Path, state: State, stop: &Stop) -> Result<(), Error> {
     let cannot = |error: std::io::Error| cannot(path, error);
     let file = CachedFile::open(path)?;
     let stretches = state.stretches(file.length());
@@ -161,6 +162,7 @@ fn prepare(path: &Path, state: State) -> Result<(), Error> {
     let mut buffer = vec![0; 1 << 20];
     for (start, end, _) in stretches.into_iter().filter(|(.., wanted)| *wanted) {
         for offset in (start..end).step_by(buffer.len()) {
+            stop.check()?;
             let length = buffer.len().min((end - offset) as usize);
             open.read_exact_at(&mut buffer[..length], offset).map_err(cannot)?;
         }

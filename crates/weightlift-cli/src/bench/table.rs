@@ -16,6 +16,15 @@ pub(super) fn print(output: &mut Output, results: &Results) -> Result<(), Failur
     }
     output.line("")?;
     output.line(series(&results.series))?;
+    let phases: Vec<_> =
+        results.series.iter().map(phases_row).filter(|row| !row.is_empty()).collect();
+    if !phases.is_empty() {
+        output.line("")?;
+        output.line(
+            "seconds by phase; from start to end they follow one another, the rest goes on beside",
+        )?;
+        output.line(table(&PHASES.map(|(_, name)| name), phases.into_iter(), 2))?;
+    }
     if !results.ceilings.is_empty() {
         output.line("")?;
         output.line(ceilings(&results.ceilings))?;
@@ -37,7 +46,7 @@ pub(super) fn facts(results: &Results) -> Vec<String> {
     let mut facts = vec![
         format!(
             "{}: {}, {}, in {} ({})",
-            text::path(&model.path),
+            model.path,
             text::count(model.tensors, "tensor"),
             text::bytes(model.bytes),
             text::count(model.files.len() as u64, "file"),
@@ -58,6 +67,7 @@ pub(super) fn facts(results: &Results) -> Vec<String> {
         facts.push(format!("cuda:{}, {}, driver {driver}", cuda.ordinal, cuda.device));
     }
     facts.push(format!("weightlift {}, {}", results.weightlift, results.settings.options));
+    facts.push(results.settings.command.clone());
     facts
 }
 
@@ -115,6 +125,36 @@ pub(super) const HEAD: [&str; 13] = [
     "processor s",
     "peak memory",
     "staging",
+];
+
+/// What stands in one row of the table of phases, under [`PHASES`]: seconds, medians. Empty for a
+/// series without figures.
+pub(super) fn phases_row(series: &Series) -> Vec<String> {
+    let Some(figures) = &series.figures else { return Vec::new() };
+    let mut row = row(series);
+    row.truncate(3);
+    let of = |name: &str| figures.phases.get(name).or(figures.beside.get(name)).copied();
+    let names = PHASES.iter().skip(3).map(|(name, _)| *name);
+    row.extend(names.map(|name| of(name).map_or_else(|| "-".to_owned(), |it| format!("{it:.4}"))));
+    row
+}
+
+/// The phases' names in the results, and for people. The first ones say of what.
+pub(super) const PHASES: [(&str, &str); 14] = [
+    ("", "state"),
+    ("", "route"),
+    ("", "threads"),
+    ("start", "start"),
+    ("open", "open"),
+    ("plan", "plan"),
+    ("driver_wait", "driver alone"),
+    ("pin", "pin"),
+    ("allocate", "allocate"),
+    ("read_and_copy", "read and copy"),
+    ("end", "end"),
+    ("driver", "all of driver"),
+    ("read", "reads, all threads"),
+    ("copy", "copies"),
 ];
 
 /// What stands in one row of the table of ceilings, under [`CEILINGS`].

@@ -25,10 +25,8 @@ pub(super) fn page(results: &Results) -> String {
 }
 
 fn write_page(page: &mut String, results: &Results) -> fmt::Result {
-    let name = results.model.path.file_name().map_or_else(
-        || results.model.path.to_string_lossy().into_owned(),
-        |name| name.to_string_lossy().into_owned(),
-    );
+    let path = results.model.path.trim_end_matches('/');
+    let name = path.rsplit('/').next().unwrap_or(path);
     writeln!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -36,7 +34,7 @@ fn write_page(page: &mut String, results: &Results) -> fmt::Result {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>weightlift bench: {0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>weightlift bench: {0}</h1>\n<p class=\"quiet\">{1}</p>\n<ul class=\"facts\">",
-        Text(&name),
+        Text(name),
         date(results.started),
     )?;
     for line in table::facts(results) {
@@ -75,7 +73,19 @@ fn write_page(page: &mut String, results: &Results) -> fmt::Result {
     }
     figure(page, "Throughput against reading threads", &threads::charts(results), &versions)?;
     figure(page, "Distribution of samples", &distribution::charts(results), &versions)?;
-    figure(page, "Time by phase", &phases::charts(results), &versions)?;
+    let charts = phases::charts(results);
+    figure(page, "Time by phase", &charts, &versions)?;
+    if !charts.is_empty() {
+        let rows = results.series.iter().map(table::phases_row).filter(|row| !row.is_empty());
+        let head = table::PHASES.map(|(_, name)| name);
+        write_table(page, &head, rows.map(|row| ("", row)), 2)?;
+        caption(
+            page,
+            "Seconds, medians. From start to end the phases follow one another; beside them go on the \
+             driver's whole start, reading (the time of all threads together) and copying.",
+            &versions,
+        )?;
+    }
     page.push_str("</body>\n</html>\n");
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(in super::super) fn results(series: u32, rounds: u32) -> Results {
         }),
     };
     let model = ModelFacts {
-        path: "/models/\"llama\" & <b>co</b>".into(),
+        path: "/models/\"llama\" & <b>co".to_owned(),
         format: "safetensors".to_owned(),
         tensors: 3,
         bytes: 8 << 30,
@@ -40,6 +40,7 @@ pub(in super::super) fn results(series: u32, rounds: u32) -> Results {
         reading_threads: Vec::new(),
         samples: rounds,
         options: "direct_io=auto".to_owned(),
+        command: "weightlift bench 'llama'".to_owned(),
     };
     let mut results = Results::new(model, machine, settings);
     let ceiling = |kind, rate: f64| Ceiling {
