@@ -47,8 +47,8 @@ pub(super) struct Figures {
     pub(super) ceiling: Option<Limit>,
     /// Medians of the seconds of each phase of the process. These follow one another and add up.
     pub(super) phases: BTreeMap<String, f64>,
-    /// Medians of what goes on beside them: the whole of the driver's start, reading (all threads
-    /// together), copying.
+    /// Medians of what goes on beside them: the whole of the driver's start, reading (summed over all
+    /// reads under way), copying.
     pub(super) beside: BTreeMap<String, f64>,
     /// Bytes a second of each sample, in the order of the rounds.
     pub(super) values: Vec<f64>,

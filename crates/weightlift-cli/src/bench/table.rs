@@ -153,7 +153,7 @@ pub(super) const PHASES: [(&str, &str); 14] = [
     ("read_and_copy", "read and copy"),
     ("end", "end"),
     ("driver", "all of driver"),
-    ("read", "reads, all threads"),
+    ("read", "reads, summed"),
     ("copy", "copies"),
 ];
 

@@ -82,7 +82,7 @@ fn write_page(page: &mut String, results: &Results) -> fmt::Result {
         caption(
             page,
             "Seconds, medians. From start to end the phases follow one another; beside them go on the \
-             driver's whole start, reading (the time of all threads together) and copying.",
+             driver's whole start, reading (summed over all reads under way) and copying.",
             &versions,
         )?;
     }
