@@ -6,7 +6,10 @@ import json
 import mmap
 import os
 import signal
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -180,7 +183,9 @@ def test_a_sample_whose_files_left_the_cache_is_none(weightlift, on_disk, tmp_pa
 
     def drop(results):
         with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            for _ in range(200):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                time.sleep(0.001)
         return any(sample["outcome"] == "failed" for sample in results["samples"])
 
     until(process, kept, drop)
@@ -220,6 +225,32 @@ def test_a_file_that_somebody_holds_cannot_be_cold(weightlift, on_disk):
         error = result.expect(1).error_line()
         assert "cannot be brought into the state cold" in error and path.name in error
     bench(weightlift, on_disk, "--states=cold", "--samples=1", "--no-ceilings")
+
+
+def test_what_nobody_tells_is_no_state(weightlift):
+    """A file of somebody else's, which we may not write to: the kernel does not tell what of it is in
+    the cache, so that nothing measured there could be called cold, nor warm."""
+    if os.geteuid() != 0:
+        pytest.skip("not root: cannot become somebody else")
+    with tempfile.TemporaryDirectory(prefix="weightlift-") as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder) / "model.safetensors"
+        path.write_bytes(files.build({"tensor": ("U8", [MIB])}))
+        os.chmod(path, 0o644)
+
+        def nobody():
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+
+        try:
+            subprocess.run([weightlift.binary, "--version"], preexec_fn=nobody, check=True)
+        except (OSError, subprocess.SubprocessError):
+            pytest.skip("somebody else may not run the command here")
+        for state in ["cold", "warm"]:
+            arguments = ["bench", path, f"--states={state}", "--device=host"]
+            result = weightlift.run(*arguments, prepare=nobody).expect(1)
+            assert "nobody tells what the page cache holds" in result.error_line()
 
 
 def test_samples_that_are_there_are_not_taken_again(weightlift, model, tmp_path):

@@ -62,6 +62,7 @@ TAKEN = {
     "processor_seconds": 0.5,
     "peak_memory_bytes": 4096,
     "cached_bytes": 0,
+    "tries": 1,
     "disk_bytes": None,
     "report": REPORT,
 }

@@ -52,6 +52,11 @@ pub(crate) fn run(options: &Bench, program: &[OsString], stop: &Stop) -> Result<
     // From here on there are processes to be ended and samples to be kept.
     stop.allow(Grace::AsLongAsNeeded);
 
+    // What cannot be had is better told before an hour of measuring than after it.
+    if let Some(path) = &options.html {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|error| results::cannot("write", path, error))?;
+    }
     let model = Model::open(&options.model.path, &open)?;
     let files = expected::files(&model)?;
     if model.index().bytes() == 0 {
@@ -59,7 +64,6 @@ pub(crate) fn run(options: &Bench, program: &[OsString], stop: &Stop) -> Result<
             .with("path", model.path().display())
             .into());
     }
-    // What cannot be had is better told before an hour of measuring than after it.
     for &state in &states {
         say(format_args!("{state}: can the page cache be brought there?"));
         state::bring(&files, state, stop)?;
@@ -88,6 +92,9 @@ pub(crate) fn run(options: &Bench, program: &[OsString], stop: &Stop) -> Result<
         results = results.take_up(path)?;
     }
     results.left_out = left_out;
+    if let Some(path) = &options.resume {
+        results.save(path)?;
+    }
 
     let sampler = Sampler {
         program: &program,

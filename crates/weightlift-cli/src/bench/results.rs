@@ -170,6 +170,8 @@ pub(super) struct Taken {
     pub(super) process_seconds: f64,
     /// Bytes of the model's files that were in the page cache when the process was started.
     pub(super) cached_bytes: u64,
+    /// How often it was taken until what should have been cached had stayed so.
+    pub(super) tries: u32,
     #[serde(flatten)]
     pub(super) load: part::Load,
 }

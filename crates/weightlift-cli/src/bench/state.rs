@@ -31,6 +31,10 @@ const PAGE: u64 = 4096;
 /// How often it is tried: somebody else may just have had a page in hand.
 const TRIES: u32 = 5;
 
+const HELD: &str = "files in memory (tmpfs), and pages that a program has mapped or locked, cannot \
+                    be dropped: use a file on a disk that nobody has open, or leave this state out";
+const NO_ROOM: &str = "the files may be larger than the memory that is free for the page cache";
+
 impl State {
     /// The part of the bytes that is in the cache, about.
     pub(super) fn cached(self) -> f64 {
@@ -134,10 +138,7 @@ pub(super) fn bring(files: &[PathBuf], state: State, stop: &Stop) -> Result<Held
             .with("bytes", held.bytes)
             .with("files", names(files))
             .with("method", held.method)
-            .hint(
-                "files in memory (tmpfs), and pages that a program has mapped or locked, cannot be \
-                 dropped: use a file on a disk that nobody has open, or leave this state out",
-            ));
+            .hint(if state == State::Warm { NO_ROOM } else { HELD }));
         }
         std::thread::sleep(Duration::from_millis(200));
     }

@@ -92,6 +92,7 @@ fn taken(rate: f64, route: &str) -> Taken {
         actual_route: if route == "auto" { "pinned" } else { route }.to_owned(),
         process_seconds: total + 0.04,
         cached_bytes: 0,
+        tries: 1,
         load: Load {
             report,
             start_seconds: 0.01,
