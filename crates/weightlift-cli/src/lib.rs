@@ -73,10 +73,17 @@ fn dispatch(command: Command, program: &[OsString], stop: &Stop) -> Result<(), F
         Command::Completions { shell } => {
             // Into memory first: clap_complete panics where its writer fails.
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "weightlift", &mut script);
+            clap_complete::generate(shell, &mut visible(), "weightlift", &mut script);
             let mut output = Output::stdout(stop)?;
             output.bytes(&script)?;
             output.finish()
         }
     }
+}
+
+/// The command without what is hidden, which completions would offer.
+fn visible() -> clap::Command {
+    let all = Arguments::command();
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    clap::Command::new("weightlift").version(env!("CARGO_PKG_VERSION")).subcommands(shown)
 }

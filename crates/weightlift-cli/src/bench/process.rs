@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weightlift::{Error, ErrorKind};
 
-use crate::signal::Stop;
+use crate::signal::{STOPPED, Stop};
 use crate::text::OneLine;
 
 /// The command of this program that a sample runs.
@@ -68,7 +69,12 @@ pub(super) fn run<T: DeserializeOwned>(
     let (stdout, stderr) = outputs(&mut child, stop);
     let status = child.wait().map_err(|error| broken(format!("cannot wait: {error}")))?;
     let seconds = started.elapsed().as_secs_f64();
-    if stop.check().is_err() {
+    // A terminal's Ctrl-C goes to the sample too, which may have ended by it before we know of it.
+    let stopped = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
+    if stop.check().is_err()
+        || status.code() == Some(i32::from(STOPPED))
+        || status.signal().is_some_and(|signal| stopped.contains(&signal))
+    {
         return Err(Failed::Stopped);
     }
     let value: Option<Value> = serde_json::from_slice(&stdout).ok();

@@ -126,9 +126,20 @@ pub(in super::super) fn troubled(series: u32) -> Results {
     results
 }
 
+/// Nothing came of anything.
+fn hopeless() -> Results {
+    let mut results = results(6, 2);
+    for sample in &mut results.samples {
+        let error = "no device <at all>".to_owned();
+        sample.outcome = Outcome::Failed { kind: "NoDevice".to_owned(), error };
+    }
+    results.summarise();
+    results
+}
+
 #[test]
 fn pages_need_nothing_else_and_are_well_formed() {
-    for results in [results(1, 1), results(50, 5), troubled(50), results(0, 0)] {
+    for results in [results(1, 1), results(50, 5), troubled(50), hopeless(), results(0, 0)] {
         let page = page(&results);
         for outside in ["http:", "https:", "src=", "@import", "url(", "<script", "<link"] {
             assert!(!page.contains(outside), "{outside}");
@@ -137,6 +148,7 @@ fn pages_need_nothing_else_and_are_well_formed() {
         assert!(!page.contains("NaN") && !page.contains("inf\""), "a figure that is none");
         // What names a file or an error says must not become part of the page's structure.
         assert!(!page.contains("<b>co") && !page.contains("<that>") && !page.contains("<no>"));
+        assert!(!page.contains("<at all>"));
         // Versions beside each of the three plots and the two tables.
         let beside = page.matches("Linux 6.12, driver 580.1 (CUDA 13.0).").count();
         assert!(beside >= 2, "{beside}");
@@ -176,6 +188,7 @@ fn write_pages() {
         ("fifty", results(50, 7)),
         ("troubled", troubled(50)),
         ("few", troubled(8)),
+        ("hopeless", hopeless()),
     ];
     for (name, results) in pages {
         std::fs::write(folder.join(format!("{name}.html")), page(&results)).expect("a page");
