@@ -1,8 +1,7 @@
 """Loads into host memory, cold, warm and half in the page cache, beside plain reads of the same files.
 
     python3 bench/host_reads.py [--states cold,warm,1:2:8388608,half] [--samples 7] [--json FILE]
-        [--threads 1,2,4,8,16] [--sizes 1,4,16] [--search 2] [--examples target/release/examples]
-        [--weightlift target/release/weightlift] FOLDER
+        [--threads 1,2,4,8,16] [--sizes 1,4,16] [--search 2] [--examples target/release/examples] FOLDER
 
 FOLDER holds a safetensors model (bench/make_model.py FOLDER GIB SHARDS), on a disk that has direct
 reads. States: `cold`, `warm`; `half`, the first half of each file in the cache; EVERY:OF:BYTES, so
@@ -10,11 +9,12 @@ many of so many stretches of that length, such as every second 8 MiB. Before eve
 are brought into the state and the kernel is asked whether they are in it
 (`weightlift bench-part cache`); a sample that begins otherwise is an error.
 
-The plain reader is that of `weightlift bench` (`weightlift bench-part reads`): threads that take pieces of the files from one
-counter, through the cache or past it, into new memory in huge pages as a load has to, or into the
-same small memory again and again (`same memory`: the disk's or the cache's limit, not what a load
-does). For each of its kinds the best of all numbers of threads and sizes (MiB) is looked for first,
-in --search rounds in the same state; its samples then take turns with those of the loads.
+The plain reader is that of `weightlift bench` (`weightlift bench-part reads`): threads that take
+pieces of the files from one counter, through the cache or past it, into new memory in huge pages as
+a load has to, or into the same small memory again and again (`same memory`: the disk's or the
+cache's limit, not what a load does). For each of its kinds the best of all numbers of threads and
+sizes (MiB) is looked for first, in --search rounds in the same state; its samples then take turns
+with those of the loads.
 
 Every sample is a process of its own; its seconds begin when it opens the files and end when the
 last byte is there. Prints a table for each state and, with --json, writes the samples.
@@ -45,13 +45,13 @@ def rate(sample):
 class Bench:
     def __init__(self, options, files):
         self.options, self.files = options, files
-        self.cache = Cache(options.weightlift, files)
+        self.cache = Cache(options.examples, files)
         self.size = sum(map(os.path.getsize, files))
 
     def plain(self, state, kind, threads, mib):
         way, memory = PLAIN[kind]
         self.cache.bring(state)
-        command = [self.options.weightlift, "bench-part", "reads", f"--threads={threads}"]
+        command = [self.cache.weightlift, "bench-part", "reads", f"--threads={threads}"]
         command.append(f"--size={mib * MIB}")
         command += ["--direct"] * (way == "direct") + ["--new-memory"] * (memory == "new")
         sample = run([*command, *self.files])
@@ -116,7 +116,6 @@ def main():
     parser.add_argument("--threads", type=numbers, default=[1, 2, 4, 8, 16])
     parser.add_argument("--sizes", type=numbers, default=[1, 4, 16])
     parser.add_argument("--examples", default="target/release/examples")
-    parser.add_argument("--weightlift", default="target/release/weightlift")
     parser.add_argument("--json")
     parser.add_argument("folder")
     options = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python3 bench/host_rivals.py --make FOLDER GIB
     python3 bench/host_rivals.py [--states warm,cold] [--samples 7] [--json FILE] [--settings NAME=VALUE,...]
-        [--examples target/release/examples] [--weightlift target/release/weightlift] FOLDER
+        [--examples target/release/examples] FOLDER
 
 The first form writes the same random F32 tensors as model.safetensors and as an OpenVINO model,
 model.xml and model.bin. The second loads each file with weightlift and with whoever else reads it:
@@ -168,7 +168,7 @@ class Bench:
         self.options = options
         self.size = os.path.getsize(os.path.join(options.folder, "model.bin"))
         self.caches = {
-            file: Cache(options.weightlift, [os.path.join(options.folder, file) for file in files])
+            file: Cache(options.examples, [os.path.join(options.folder, file) for file in files])
             for file, files in {
                 "model.safetensors": ["model.safetensors"],
                 "model.xml": ["model.xml", "model.bin"],
@@ -232,7 +232,6 @@ def main():
     parser.add_argument("--samples", type=int, default=7)
     parser.add_argument("--settings", default="")
     parser.add_argument("--examples", default="target/release/examples")
-    parser.add_argument("--weightlift", default="target/release/weightlift")
     parser.add_argument("--json")
     parser.add_argument("folder", nargs="?")
     options = parser.parse_args()

@@ -40,8 +40,10 @@ def run(command, timeout=600):
 class Cache:
     """Brings files into a state of the page cache, and sees to it that they are in it."""
 
-    def __init__(self, weightlift, files):
-        self.weightlift, self.files = weightlift, files
+    def __init__(self, examples, files):
+        # cargo puts the command beside the folder of the examples.
+        self.weightlift = os.path.join(os.path.dirname(os.path.abspath(examples)), "weightlift")
+        self.files = files
 
     def bring(self, state):
         """`cold`, `warm`, `half` or EVERY:OF:BYTES, as `weightlift bench --states` has them; an error
