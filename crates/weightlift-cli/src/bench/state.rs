@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use weightlift::{CachedFile, Error, ErrorKind, Resident};
+use weightlift::{CachedFile, Error, ErrorKind, PlainReads, Resident, plain_reads};
 
 use super::args::refused;
 use crate::signal::Stop;
@@ -121,7 +121,8 @@ pub(super) struct Held {
 /// An error if they are not, after several tries, or if the kernel does not tell: what is measured
 /// then would be called something that it is not.
 pub(super) fn bring(files: &[PathBuf], state: State, stop: &Stop) -> Result<Held, Error> {
-    for attempt in 1.. {
+    let mut attempt = 1;
+    loop {
         for path in files {
             prepare(path, state, stop)?;
         }
@@ -140,23 +141,28 @@ pub(super) fn bring(files: &[PathBuf], state: State, stop: &Stop) -> Result<Held
             .with("method", held.method)
             .hint(if state == State::Warm { NO_ROOM } else { HELD }));
         }
+        attempt += 1;
         std::thread::sleep(Duration::from_millis(200));
     }
-    unreachable!("the loop ends by itself")
 }
 
 /// Drops a file's pages and reads the wanted ones in.
 fn prepare(path: &Path, state: State, stop: &Stop) -> Result<(), Error> {
     let cannot = |error: std::io::Error| cannot(path, error);
     let file = CachedFile::open(path)?;
+    if state == State::Warm {
+        // By many at once: after a cold sample a model of gigabytes has to come from the disk again.
+        let how = PlainReads { threads: 8, size: 4 << 20, ..PlainReads::default() };
+        if file.resident(0, file.length()) != Resident::All {
+            plain_reads(&[path], &how, &|| stop.check())?;
+        }
+        return Ok(());
+    }
     let stretches = state.stretches(file.length());
     let open = File::open(path).map_err(cannot)?;
-    // Pages that are wanted and there may stay.
-    if stretches.iter().any(|(.., wanted)| !wanted) {
-        // What was just written can only be dropped when the disk has it.
-        open.sync_all().map_err(cannot)?;
-        file.drop_pages(0, file.length())?;
-    }
+    // What was just written can only be dropped when the disk has it.
+    open.sync_all().map_err(cannot)?;
+    file.drop_pages(0, file.length())?;
     // The kernel is not to read ahead into what is to be missing.
     rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::Random)
         .map_err(|error| cannot(error.into()))?;
