@@ -7,13 +7,14 @@ FOLDER holds a safetensors model (bench/make_model.py FOLDER GIB SHARDS), on a d
 reads. States: `cold`, `warm`; `half`, the first half of each file in the cache; EVERY:OF:BYTES, so
 many of so many stretches of that length, such as every second 8 MiB. Before every sample the files
 are brought into the state and the kernel is asked whether they are in it
-(`examples/residency`); a sample that begins otherwise is an error.
+(`weightlift bench-part cache`); a sample that begins otherwise is an error.
 
-The plain reader is `examples/ceilings --plain`: threads that take pieces of the files from one
-counter, through the cache or past it, into new memory in huge pages as a load has to, or into the
-same small memory again and again (`same memory`: the disk's or the cache's limit, not what a load
-does). For each of its kinds the best of all numbers of threads and sizes (MiB) is looked for first,
-in --search rounds in the same state; its samples then take turns with those of the loads.
+The plain reader is that of `weightlift bench` (`weightlift bench-part reads`): threads that take
+pieces of the files from one counter, through the cache or past it, into new memory in huge pages as
+a load has to, or into the same small memory again and again (`same memory`: the disk's or the
+cache's limit, not what a load does). For each of its kinds the best of all numbers of threads and
+sizes (MiB) is looked for first, in --search rounds in the same state; its samples then take turns
+with those of the loads.
 
 Every sample is a process of its own; its seconds begin when it opens the files and end when the
 last byte is there. Prints a table for each state and, with --json, writes the samples.
@@ -50,8 +51,10 @@ class Bench:
     def plain(self, state, kind, threads, mib):
         way, memory = PLAIN[kind]
         self.cache.bring(state)
-        program = os.path.join(self.options.examples, "ceilings")
-        sample = run([program, "--plain", way, str(threads), str(mib * MIB), memory, *self.files])
+        command = [self.cache.weightlift, "bench-part", "reads", f"--threads={threads}"]
+        command.append(f"--size={mib * MIB}")
+        command += ["--direct"] * (way == "direct") + ["--new-memory"] * (memory == "new")
+        sample = run([*command, *self.files])
         if sample["bytes"] != self.size:
             raise SystemExit(f"{kind} read {sample['bytes']} bytes of {self.size}")
         sample["bytes_per_second"] = self.size / sample["seconds"]

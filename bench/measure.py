@@ -41,19 +41,14 @@ class Cache:
     """Brings files into a state of the page cache, and sees to it that they are in it."""
 
     def __init__(self, examples, files):
-        self.command = [os.path.join(examples, "residency"), "--evict"]
+        # cargo puts the command beside the folder of the examples.
+        self.weightlift = os.path.join(os.path.dirname(os.path.abspath(examples)), "weightlift")
         self.files = files
 
     def bring(self, state):
-        """`cold`, `warm`, or what `examples/residency` takes for `--keep`."""
-        keep = {"cold": [], "warm": ["--keep", "all"]}.get(state, ["--keep", state])
-        for _ in range(5):
-            found = run([*self.command, *keep, *self.files])
-            if found["as_wanted"]:
-                return found
-            # Somebody else may have had a page in hand.
-            time.sleep(0.2)
-        raise SystemExit(f"the page cache does not come to the state {state}: {found}")
+        """`cold`, `warm`, `half` or EVERY:OF:BYTES, as `weightlift bench --states` has them; an error
+        where the files do not come there."""
+        return run([self.weightlift, "bench-part", "cache", f"--state={state}", *self.files])
 
 
 def rounds(ways, count, sample):

@@ -49,7 +49,84 @@ INSPECT = {
     ],
 }
 ERROR = {"error": {"kind": "Overlap", "message": "two tensors overlap", "context": {"tensor": "a"}}}
-RIGHT = {"load": LOAD, "inspect": INSPECT, "error": ERROR}
+CELL = {"state": "cold", "route": "pinned", "reading_threads": "4"}
+REPORT = {
+    key: LOAD[key]
+    for key in ["schema", "bytes", "routes", "reads", "fallbacks", "seconds", "staging_bytes_peak"]
+} | {"decisions": []}
+TAKEN = {
+    "actual_route": "pinned",
+    "process_seconds": 1.5,
+    "start_seconds": 0.01,
+    "verify_seconds": 0.1,
+    "processor_seconds": 0.5,
+    "peak_memory_bytes": 4096,
+    "cached_bytes": 0,
+    "tries": 1,
+    "disk_bytes": None,
+    "report": REPORT,
+}
+FELL = {"outcome": "fallback", "actual_route": "pageable", "reasons": ["pinned to pageable: no"]}
+SPREAD = {"median": 1.0, "min": 0.5, "max": 2.0}
+FIGURES = {
+    "bytes_per_second": SPREAD,
+    "load_seconds": SPREAD,
+    "process_seconds": SPREAD,
+    "processor_seconds": SPREAD,
+    "peak_memory_bytes": 4096,
+    "staging_bytes_peak": 4096,
+    "direct_share": 1.0,
+    "phases": dict.fromkeys(
+        ["start", "open", "plan", "driver_wait", "pin", "allocate", "read_and_copy", "end"], 0.1
+    ),
+    "beside": dict.fromkeys(["driver", "read", "copy"], 0.1),
+    "values": [1.0],
+}
+BENCH = {
+    "schema": 1,
+    "weightlift": "0.1.0",
+    "started": 1,
+    "interrupted": False,
+    "model": {
+        "path": "/m",
+        "format": "safetensors",
+        "tensors": 1,
+        "bytes": 8,
+        "files": [{"path": "/m/a", "length": 100}],
+        "digest": "0123456789abcdef",
+    },
+    "machine": {
+        "kernel": "Linux 6.12",
+        "architecture": "x86_64",
+        "processor": "one",
+        "processors": 1,
+        "memory_bytes": 4096,
+        "storage": {"file_system": "ext4", "kind": "disk", "rotational": None, "direct": {}},
+        "residency": "cachestat",
+        "cuda": None,
+    },
+    "settings": {
+        "routes": ["pinned"],
+        "states": ["cold", "1:2:4096"],
+        "reading_threads": ["4", "auto"],
+        "samples": 1,
+        "options": "device=auto",
+        "command": "weightlift bench m",
+    },
+    "ceilings": [{"kind": "bus", "samples": [1.0]}],
+    "left_out": [CELL | {"reason": "there is none"}],
+    "samples": [
+        CELL | TAKEN | {"round": 1, "outcome": "measured"},
+        CELL | TAKEN | {"round": 2} | FELL,
+        CELL | {"round": 3, "outcome": "failed", "kind": "Io", "error": "no"},
+    ],
+    "series": [
+        CELL
+        | {"actual_route": "pinned", "fallback": False, "notes": [], "samples": 1, "failed": 0}
+        | {"kernel": "Linux 6.12", "driver": None, "figures": FIGURES}
+    ],
+}
+RIGHT = {"load": LOAD, "inspect": INSPECT, "bench": BENCH, "error": ERROR}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -76,6 +153,23 @@ WRONG = [
     ("inspect", ("tensors", 0, "shape"), None),
     ("inspect", ("tensors", 0, "strides"), [-1]),
     ("inspect", ("format",), "gif"),
+    ("bench", ("model", "digest"), "abc"),
+    ("bench", ("machine", "kernel"), ""),
+    ("bench", ("settings", "states", 0), "hot"),
+    ("bench", ("settings", "reading_threads", 0), "65"),
+    ("bench", ("ceilings", 0, "kind"), "warp"),
+    ("bench", ("ceilings", 0, "samples", 0), 0),
+    ("bench", ("samples", 0, "route"), "gds"),
+    # A fallback says why, a failure has no figures, and what was measured has no reasons.
+    ("bench", ("samples", 0, "outcome"), "fallback"),
+    ("bench", ("samples", 0, "outcome"), "failed"),
+    ("bench", ("samples", 1, "outcome"), "measured"),
+    ("bench", ("samples", 1, "reasons"), []),
+    ("bench", ("samples", 2, "report"), REPORT),
+    ("bench", ("samples", 2, "outcome"), "measured"),
+    ("bench", ("series", 0, "actual_route"), "auto"),
+    ("bench", ("series", 0, "figures", "values"), []),
+    ("bench", ("series", 0, "figures", "direct_share"), 1.5),
     ("error", ("error", "kind"), "two words"),
     ("error", ("error", "message"), "two\nlines"),
     ("error", ("error", "context"), []),
@@ -101,6 +195,12 @@ REQUIRED = [
     *[("load", ("seconds", key)) for key in PHASES],
     *[("inspect", (key,)) for key in INSPECT],
     *[("inspect", ("tensors", 0, key)) for key in INSPECT["tensors"][0]],
+    *[("bench", (key,)) for key in BENCH],
+    *[("bench", ("samples", 0, key)) for key in BENCH["samples"][0]],
+    *[("bench", ("samples", 1, key)) for key in BENCH["samples"][1]],
+    *[("bench", ("samples", 2, key)) for key in BENCH["samples"][2]],
+    *[("bench", ("series", 0, key)) for key in BENCH["series"][0] if key != "figures"],
+    *[("bench", ("series", 0, "figures", key)) for key in FIGURES],
     *[("error", ("error", key)) for key in ERROR["error"]],
 ]
 

@@ -1,11 +1,14 @@
 //! The command line: its words, and what they mean to the library.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use weightlift::index::Format;
 use weightlift::{Error, ErrorKind, OpenOptions, Options, parse_size};
+
+use crate::bench::{Bench, HIDDEN, Part};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +18,7 @@ Examples:
   weightlift load models/llama --device cuda:1 --route pinned --json
   weightlift plan models/llama --block-size 8MiB  what a load would read and copy
   weightlift demo                                 what this machine can do
+  weightlift bench models/llama --reading-threads 0-6,8 --html bench.html
 
 Sizes: 4096, 64KiB, 16MiB, 1GiB, 100MB. GB in what is printed are 10^9 bytes.
 
@@ -41,6 +45,11 @@ pub(crate) enum Command {
     Plan(Plan),
     /// Make a model, load it by every route of this machine, and check every byte.
     Demo(Demo),
+    /// Measure a model's routes, cold and warm, each sample in a process of its own.
+    Bench(Bench),
+    /// A sample of `bench`.
+    #[command(name = HIDDEN, hide = true, subcommand)]
+    BenchPart(Part),
     /// Print a script that completes weightlift's commands in a shell.
     Completions {
         /// The shell.
@@ -174,6 +183,29 @@ impl ModelArgs {
             options.limits = options.limits.with_header_bytes(bytes);
         }
         Ok(options)
+    }
+}
+
+impl ModelArgs {
+    /// The same words once more, for another process.
+    pub(crate) fn again(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut option = |name: &str, value: &dyn AsRef<std::ffi::OsStr>| {
+            words.push(name.into());
+            words.push(value.as_ref().to_owned());
+        };
+        if let Some(format) = &self.format {
+            option("--format", format);
+        }
+        self.search_dir.iter().for_each(|folder| option("--search-dir", folder));
+        if let Some(limit) = &self.header_limit {
+            option("--header-limit", limit);
+        }
+        let flags = [("--ignore-index", self.ignore_index), ("--follow-links", self.follow_links)];
+        words.extend(flags.iter().filter(|(_, given)| *given).map(|(name, _)| name.into()));
+        // Absolute, so that it is never taken for an option.
+        words.push(std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone()).into());
+        words
     }
 }
 

@@ -103,7 +103,7 @@ const ROUNDS: usize = 3;
 fn measure(made: &Made, stop: &Stop) -> Result<Measured, Error> {
     let loader = Loader::default();
     let mut routes: [Option<Outcome>; 3] = [None, None, None];
-    let mut best = Ceiling { new_memory: f64::INFINITY, touched_memory: f64::INFINITY };
+    let mut best = Ceiling { new_memory: f64::INFINITY, same_memory: f64::INFINITY };
     let mut readers = 1;
     for round in 1..=ROUNDS {
         for ((route, device), outcome) in ROUTES.into_iter().zip(&mut routes) {
@@ -120,7 +120,7 @@ fn measure(made: &Made, stop: &Stop) -> Result<Measured, Error> {
         say(format_args!("round {round} of {ROUNDS}: plain pread …"));
         let now = ceiling::measure(made.files(), readers, stop)?;
         best.new_memory = best.new_memory.min(now.new_memory);
-        best.touched_memory = best.touched_memory.min(now.touched_memory);
+        best.same_memory = best.same_memory.min(now.same_memory);
     }
     let routes = ROUTES.iter().zip(routes).filter_map(|((route, _), outcome)| {
         outcome.map(|outcome| Row { name: route.to_string(), outcome })
@@ -129,7 +129,7 @@ fn measure(made: &Made, stop: &Stop) -> Result<Measured, Error> {
         name: format!("plain pread, {what}"),
         outcome: Outcome::Read(seconds),
     };
-    let plain = [read("new memory", best.new_memory), read("touched memory", best.touched_memory)];
+    let plain = [read("new memory", best.new_memory), read("same memory", best.same_memory)];
     Ok(Measured {
         tensors: made.digests().len(),
         bytes: made.bytes(),

@@ -24,8 +24,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_command, module)?)
 }
 
-/// Runs the command line, the program's name first, and returns the exit status.
+/// Runs the command line, the program's name first, and returns the exit status. `program` is the
+/// command by which the same program is started once more.
 #[pyfunction]
-fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
-    error::guarded(py, || Ok(weightlift_cli::run(arguments, &weightlift_cli::Stop::on_signals())))
+fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>) -> PyResult<u8> {
+    let stop = weightlift_cli::Stop::on_signals();
+    error::guarded(py, || Ok(weightlift_cli::run_by(&program, arguments, &stop)))
 }

@@ -39,8 +39,11 @@ mod load;
 
 mod loader;
 
+mod limits;
+
 pub use device::DeviceId;
 pub use error::{Error, ErrorKind, Result};
+pub use limits::{PinnedCopies, PlainReads, pinned_copies, plain_reads};
 pub use load::{CancelToken, Destination, Event, Loaded, Request, Wanted};
 pub use loader::{Loader, default_loader, load};
 pub use options::{

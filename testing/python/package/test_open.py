@@ -352,6 +352,12 @@ def test_the_command_comes_with_the_package(small):
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["tensors"]) == len(weightlift.open(small))
     assert subprocess.run([*run, "load"], capture_output=True, timeout=60).returncode == 2
+    # Its samples are processes of the interpreter, whose start is shown as what it is.
+    words = ["bench", str(small), "--json", "--states=warm", "--samples=1", "--device=host", "--no-ceilings"]
+    done = subprocess.run([*run, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (series,) = json.loads(done.stdout)["series"]
+    assert series["samples"] == 1 and series["figures"]["phases"]["start"] > 0
     assert subprocess.run([*run, "load", "/nope"], capture_output=True, timeout=60).returncode == 1
 
 

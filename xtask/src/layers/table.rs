@@ -46,8 +46,10 @@ pub const ROOMS: &[Room] = &[
         &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route"], true),
     room("loader", "the face: what outlives one load",
         &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route", "load"], true),
+    room("limits", "what a machine can do at best, measured without the engine",
+        &["error", "system", "source", "memory", "device"], false),
     room("lib", "declares the rooms and what is public",
-        &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route", "load", "loader"], true),
+        &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route", "load", "loader", "limits"], true),
 ];
 
 /// The one place of crate `weightlift` that speaks to the CUDA driver.
@@ -99,7 +101,7 @@ pub const UNSAFE: &[&str] = &[
     "crates/weightlift-python/src/dlpack.rs",
     // Tests from outside play the owner of GPU memory, who vouches for it.
     "crates/weightlift/tests/",
-    // Measures the bus as a program of its own would, through the driver.
+    // Measures what touching memory takes, page by page.
     "crates/weightlift/examples/ceilings.rs",
 ];
 

@@ -1,5 +1,6 @@
 //! The command as scripts and people call it: its binary, its output, its exit status.
 
+mod bench;
 mod common;
 
 mod demo;

@@ -12,7 +12,9 @@ def main() -> int:
 
     # Python's own handler could only run when the command is over.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return _native.run_command(["weightlift", *sys.argv[1:]])
+    # `bench` measures processes that it starts.
+    program = [sys.executable, "-m", "weightlift._command"]
+    return _native.run_command(["weightlift", *sys.argv[1:]], program)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ mod elsewhere;
 mod faults;
 mod host;
 mod kinds;
+mod limits;
 mod mapped;
 mod memory;
 mod plans;

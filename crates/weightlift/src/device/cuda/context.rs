@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weightlift_cuda_sys::{CuContext, CuDevice, CuStatus, CuStream, Driver};
 
 use super::copy::{Stream, create_ready, destroy};
-use super::driver::{check_fork, failed, forked};
+use super::driver::{check_fork, display_version, failed, forked};
 use super::memory::{Allocation, Pinner};
 use crate::device::{CopyQueue, Device, DeviceId, DeviceMemory};
 use crate::error::{Error, ErrorKind, Result};
@@ -82,6 +82,16 @@ impl CudaDevice {
 
     pub(crate) fn ordinal(&self) -> u32 {
         self.ordinal
+    }
+
+    /// The name that the driver gives it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The newest CUDA that the driver knows, `CUDA 12.8`.
+    pub(crate) fn cuda_version(&self) -> String {
+        display_version(self.version)
     }
 
     /// An error of kind `Poisoned` if an earlier error made the context unusable.

@@ -229,7 +229,7 @@ fn no_device() -> Error {
         .hint("look at nvidia-smi and at CUDA_VISIBLE_DEVICES")
 }
 
-fn display_version(version: c_int) -> String {
+pub(super) fn display_version(version: c_int) -> String {
     format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
 }
 
