@@ -1,0 +1,259 @@
+//! `Image`: a whole file as memory, for engines that take files so and look at parts of them.
+//!
+//! It begins as a private mapping of the file, of which nothing is read before it is looked at.
+//! Ranges that will be looked at for long become memory of our own (`keep`): from then on nothing
+//! that happens to the file changes them. What was looked at so far, the page tables tell
+//! (`looked_at`).
+#![allow(unsafe_code)] // maps a file, and hands out the mapping as a buffer of Python's
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use weightlift::{Error, ErrorKind, OpenSource, Source};
+
+use crate::error::guarded;
+use crate::model::Model;
+
+/// Bytes that are read at once where a range is kept.
+const READ: usize = 8 << 20;
+
+/// A file's bytes, at their offsets, as read-only memory.
+#[pyclass(frozen, module = "weightlift._native")]
+pub(crate) struct Image {
+    source: Arc<dyn Source>,
+    open: Mutex<Box<dyn OpenSource>>,
+    mapping: Mapping,
+}
+
+/// Pages of the file or of our own, given back when dropped.
+struct Mapping {
+    start: *mut c_void,
+    /// Whole pages; at least one.
+    length: usize,
+}
+
+// SAFETY: the mapping is owned, and nothing about it is bound to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: pages are replaced under the lock of `Image::open`, by others with the same bytes.
+unsafe impl Sync for Mapping {}
+
+#[pymethods]
+impl Image {
+    /// The file that `model` calls `name`, as it was when the model was opened: an error of kind
+    /// `Changed` otherwise.
+    #[new]
+    fn new(py: Python<'_>, model: &Model, name: &str) -> PyResult<Self> {
+        let sources = model.0.sources().clone();
+        guarded(py, || {
+            for source in sources.iter().filter(|source| source.name() == name) {
+                let open = source.open()?;
+                let Some(descriptor) = open.descriptor() else { continue };
+                let length = usize::try_from(source.length()).unwrap_or(usize::MAX);
+                let length = length.max(1).checked_next_multiple_of(page()).unwrap_or(usize::MAX);
+                let (read, private) = (ProtFlags::READ, MapFlags::PRIVATE);
+                let start = if source.length() == 0 {
+                    // SAFETY: a new mapping at an address of the kernel's choice touches nothing.
+                    unsafe { mm::mmap_anonymous(ptr::null_mut(), length, read, private) }
+                } else {
+                    // SAFETY: as above. That the file may be cut, and its pages be gone, is why
+                    // what is used for long is kept, and why nothing of ours reads the mapping.
+                    unsafe { mm::mmap(ptr::null_mut(), length, read, private, descriptor, 0) }
+                };
+                let start = start.map_err(|error| refused(name, error))?;
+                let mapping = Mapping { start, length };
+                return Ok(Self { source: source.clone(), open: Mutex::new(open), mapping });
+            }
+            Err(Error::new(ErrorKind::Internal, "the model has no such file").with("file", name))
+        })
+    }
+
+    /// Bytes of the file.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.source.length()
+    }
+
+    /// A copy of `length` bytes from `offset`, read from the file.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        length: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = guarded(py, || {
+            let end = offset.checked_add(length as u64);
+            if end.is_none_or(|end| end > self.source.length()) {
+                return Err(Error::new(ErrorKind::Internal, "a range outside of its file"));
+            }
+            let mut bytes = vec![0; length];
+            self.fill(&mut bytes, offset)?;
+            Ok(bytes)
+        })?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Makes ranges, each `(offset, length)`, memory of our own, in whole pages: their bytes are read
+    /// from the file now and stay. Comes back with how many bytes of memory that took.
+    fn keep(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<u64> {
+        guarded(py, || {
+            let mut kept = 0;
+            for (from, to) in self.pages_around(ranges) {
+                self.replace(from, to)?;
+                kept += (to - from) as u64;
+            }
+            Ok(kept)
+        })
+    }
+
+    /// For each range, `(offset, length)`, whether more than half of the pages that are wholly its own
+    /// were looked at through this memory, or `None` where the system does not tell.
+    ///
+    /// Who reads all of a tensor has all its pages in the page table. Who reads its neighbour may
+    /// bring in up to 2 MiB of it, a page of the page cache being as large.
+    fn looked_at(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<Option<Vec<bool>>> {
+        guarded(py, || {
+            let Ok(tables) = File::open("/proc/self/pagemap") else { return Ok(None) };
+            let looked = |(offset, length)| self.is_looked_at(&tables, offset, length);
+            Ok(ranges.into_iter().map(looked).collect::<io::Result<Vec<_>>>().ok())
+        })
+    }
+
+    /// An error of kind `Changed` if the file is not what it was when the model was opened.
+    fn check_unchanged(&self, py: Python<'_>) -> PyResult<()> {
+        guarded(py, || self.source.check_unchanged())
+    }
+
+    /// Its bytes as a buffer that is read only.
+    ///
+    /// # Safety
+    ///
+    /// Python's: `view` is to be filled.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let image = slf.get();
+        let length = ffi::Py_ssize_t::try_from(image.source.length())
+            .map_err(|_| PyBufferError::new_err("the file is too large"))?;
+        let (object, start) = (slf.as_ptr(), image.mapping.start);
+        // SAFETY: `view` is Python's to be filled. The bytes are mapped as long as the image, which
+        // the view keeps, and read only.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, object, start, length, 1, flags) };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
+    }
+}
+
+impl Image {
+    /// Whole pages around ranges, from and to offsets in the mapping, in order, those that touch
+    /// joined.
+    fn pages_around(&self, ranges: Vec<(u64, u64)>) -> Vec<(usize, usize)> {
+        let mut pages: Vec<(usize, usize)> = Vec::new();
+        let end = self.mapping.length as u64;
+        let mut ranges: Vec<_> = ranges.into_iter().filter(|range| range.1 > 0).collect();
+        ranges.sort_unstable();
+        for (offset, length) in ranges {
+            let (from, to) = (offset.min(end) as usize, offset.saturating_add(length).min(end));
+            let (from, to) = (from / page() * page(), (to as usize).next_multiple_of(page()));
+            match pages.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ => pages.push((from, to)),
+            }
+        }
+        pages
+    }
+
+    /// Puts pages of our own with the file's bytes in the place of those from `from` to `to`.
+    fn replace(&self, from: usize, to: usize) -> weightlift::Result<()> {
+        let length = to - from;
+        let failed = |error| refused(self.source.name(), error);
+        let (read, write) = (ProtFlags::READ, ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing.
+        let start = unsafe {
+            mm::mmap_anonymous(ptr::null_mut(), length, read | write, MapFlags::PRIVATE)
+        };
+        let fresh = Mapping { start: start.map_err(failed)?, length };
+        // SAFETY: mapped just now, initialised with zeros, and nobody else's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(fresh.start.cast::<u8>(), length) };
+        let there = (self.source.length().saturating_sub(from as u64) as usize).min(length);
+        self.fill(&mut bytes[..there], from as u64)?;
+        // SAFETY: our own pages, to which nobody writes any more.
+        unsafe { mm::mprotect(fresh.start, length, MprotectFlags::READ) }.map_err(failed)?;
+        let _one_at_a_time = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = self.mapping.start.wrapping_byte_add(from);
+        // SAFETY: the target lies in the image's mapping (`pages_around`), whose pages are replaced
+        // in one step by others with the same bytes: who reads them meanwhile sees no difference.
+        let moved = unsafe {
+            mm::mremap_fixed(fresh.start, length, length, MremapFlags::MAYMOVE, target)
+        };
+        moved.map_err(failed)?;
+        // The pages are the image's now.
+        std::mem::forget(fresh);
+        Ok(())
+    }
+
+    fn is_looked_at(&self, tables: &File, offset: u64, length: u64) -> io::Result<bool> {
+        // An entry of eight bytes for each page, of which the highest bit says that it is there.
+        let page = page() as u64;
+        let first = offset.next_multiple_of(page);
+        let count = (offset.saturating_add(length) / page).saturating_sub(first / page);
+        let at = (self.mapping.start as u64 + first) / page * 8;
+        let mut entries = vec![0; count as usize * 8];
+        tables.read_exact_at(&mut entries, at)?;
+        let there = entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() as u64;
+        Ok(there * 2 > count)
+    }
+
+    /// Reads from the file, however short reads come.
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> weightlift::Result<()> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = 0;
+        while done < bytes.len() {
+            let end = bytes.len().min(done + READ);
+            let part = &mut bytes[done..end];
+            match open.read_at(&mut [IoSliceMut::new(part)], offset + done as u64) {
+                Ok(0) => {
+                    let message = "the file's length changed while it was being read";
+                    return Err(Error::new(ErrorKind::Changed, message)
+                        .with("file", self.source.name())
+                        .with("expected", self.source.length())
+                        .with("actual", offset + done as u64));
+                }
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(refused(self.source.name(), error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours; who has the image's memory keeps the image. Should it fail, it
+        // stays mapped.
+        let _ = unsafe { mm::munmap(self.start, self.length) };
+    }
+}
+
+fn page() -> usize {
+    rustix::param::page_size()
+}
+
+fn refused(file: &str, reason: impl Into<io::Error>) -> Error {
+    let reason = reason.into();
+    let kind = match reason.kind() {
+        io::ErrorKind::OutOfMemory => ErrorKind::OutOfHostMemory,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, "cannot hold a file in memory").with("file", file).with("reason", &reason)
+}
