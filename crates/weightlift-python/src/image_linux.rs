@@ -17,7 +17,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use weightlift::{Error, ErrorKind, OpenSource, Source};
 
 use crate::error::guarded;
@@ -114,15 +114,38 @@ impl Image {
         })
     }
 
-    /// For each range, `(offset, length)`, whether more than half of the pages that are wholly its own
-    /// were looked at through this memory, or `None` where the system does not tell.
+    /// Makes ranges, each `(offset, length)`, ones of which [`looked_at`](Self::looked_at) can tell.
     ///
-    /// Who reads all of a tensor has all its pages in the page table. Who reads its neighbour may
-    /// bring in up to 2 MiB of it, a page of the page cache being as large.
+    /// Who looks at a page brings in what lies around it, up to a whole piece of the page cache (2 MiB),
+    /// but never more than the kernel keeps as one part of the address space. So each range becomes a
+    /// part of its own, by advice that is of no consequence and that its neighbours do not have.
+    fn watch(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<()> {
+        guarded(py, || {
+            let mut ranges = ranges;
+            ranges.sort_unstable();
+            for ((from, to), advice) in ranges
+                .into_iter()
+                .map(|range| self.pages_within(range))
+                .zip([Advice::LinuxDontDump, Advice::Sequential].into_iter().cycle())
+            {
+                let start = self.mapping.start.wrapping_byte_add(from);
+                if from < to {
+                    // SAFETY: whole pages of the image's mapping; the advice changes no byte.
+                    unsafe { mm::madvise(start, to - from, advice) }
+                        .map_err(|error| refused(self.source.name(), error))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// For each range that is watched, whether more than half of the pages that are wholly its own
+    /// were looked at through this memory, or `None` where the system does not tell. Who reads all of
+    /// it has all pages in the page table; some of them may have been taken away since.
     fn looked_at(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<Option<Vec<bool>>> {
         guarded(py, || {
             let Ok(tables) = File::open("/proc/self/pagemap") else { return Ok(None) };
-            let looked = |(offset, length)| self.is_looked_at(&tables, offset, length);
+            let looked = |range| self.is_looked_at(&tables, self.pages_within(range));
             Ok(ranges.into_iter().map(looked).collect::<io::Result<Vec<_>>>().ok())
         })
     }
@@ -201,15 +224,20 @@ impl Image {
         Ok(())
     }
 
-    fn is_looked_at(&self, tables: &File, offset: u64, length: u64) -> io::Result<bool> {
+    /// Whole pages inside a range, from and to offsets in the mapping.
+    fn pages_within(&self, (offset, length): (u64, u64)) -> (usize, usize) {
+        let end = self.mapping.length as u64;
+        let (from, to) = (offset.min(end), offset.saturating_add(length).min(end));
+        ((from as usize).next_multiple_of(page()), to as usize / page() * page())
+    }
+
+    fn is_looked_at(&self, tables: &File, (from, to): (usize, usize)) -> io::Result<bool> {
         // An entry of eight bytes for each page, of which the highest bit says that it is there.
-        let page = page() as u64;
-        let first = offset.next_multiple_of(page);
-        let count = (offset.saturating_add(length) / page).saturating_sub(first / page);
-        let at = (self.mapping.start as u64 + first) / page * 8;
-        let mut entries = vec![0; count as usize * 8];
-        tables.read_exact_at(&mut entries, at)?;
-        let there = entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() as u64;
+        let count = to.saturating_sub(from) / page();
+        let at = (self.mapping.start as usize + from) / page() * 8;
+        let mut entries = vec![0; count * 8];
+        tables.read_exact_at(&mut entries, at as u64)?;
+        let there = entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count();
         Ok(there * 2 > count)
     }
 

@@ -39,6 +39,8 @@ class Initializer(NamedTuple):
     shape: tuple[int, ...]
     location: str | None
     """The file that it lies in, as the model spells it; ``None`` in the model itself."""
+    raw: tuple[int, int] | None
+    """Where its bytes begin and end in the model, if they are there as they are in memory."""
 
 
 class Graph:
@@ -50,6 +52,7 @@ class Graph:
         self.inner: set[str] = set()
         """Names of initializers in subgraphs."""
         self._uses: dict[bytes, set[bytes]] = {}
+        outputs: set[bytes] = set()
         nodes: list[tuple[int, int]] = []
         for number, at, end in fields(data, 0, len(data)):
             if number != 7:
@@ -60,9 +63,17 @@ class Graph:
                 elif number == 5:
                     found = _initializer(data, at, end)
                     self.initializers[found.name] = found
+                elif number == 12:
+                    outputs |= {data[s:e] for number, s, e in fields(data, at, end) if number == 1}
         names = {name.encode() for name in self.initializers}
         for at, end in nodes:
             self._node(at, end, names)
+        for name in names & outputs:
+            self._uses.setdefault(name, set()).add(b"the graph's outputs")
+
+    def is_used(self, name: str) -> bool:
+        """Whether a node, or the graph as its output, has it."""
+        return name.encode() in self._uses
 
     def _node(self, at: int, end: int, names: set[bytes]) -> None:
         data = self.data
@@ -104,11 +115,45 @@ class Graph:
         return {use.decode(errors="replace") for use in self._uses.get(name.encode(), set()) - _CARRIES}
 
 
-def with_inner_data(data: bytes, fetch: Callable[[str, int, int], bytes]) -> tuple[bytes, int]:
-    """The model with the data of all tensors in it that lie in files, but for the main graph's
-    initializers, and how many these are. ``fetch(location, offset, length)`` reads."""
-    inlined = _Inline(data, fetch)
+def with_inner_data(data: bytes, fetch: Callable[[str, int, int], bytes], small: int = 0) -> tuple[bytes, int]:
+    """The model with the data of all tensors in it that lie in files, of the main graph's initializers only
+    those of fewer than ``small`` bytes, and how many these are. ``fetch(location, offset, length)`` reads."""
+    inlined = _Inline(data, fetch, small)
     return inlined.message(0, len(data), _MODEL) or data, inlined.count
+
+
+def with_outer_data(data: bytes, names: set[str], location: str) -> bytes:
+    """The model with the data of these initializers of its main graph, which are in it as they are in memory, in
+    a file at ``location``: the model's own file, as it was before."""
+    parts: list[bytes] = []
+    for begin, finish, number, at, end in _pieces(data, 0, len(data)):
+        if number != 7 or end is None:
+            parts.append(data[begin:finish])
+            continue
+        graph: list[bytes] = []
+        done = at
+        for begin, finish, number, start, stop in _pieces(data, at, end):
+            if number != 5 or stop is None or stop - start < 128:
+                continue
+            found = _initializer(data, start, stop)
+            if found.name in names and found.raw is not None:
+                graph += [data[done:begin], _field(5, _outside(data, start, stop, location))]
+                done = finish
+        parts.append(_field(7, b"".join([*graph, data[done:end]])))
+    return b"".join(parts)
+
+
+def _outside(data: bytes, at: int, end: int, location: str) -> bytes:
+    kept: list[bytes] = []
+    entries = {"location": location}
+    for begin, finish, number, start, stop in _pieces(data, at, end):
+        if number == 9:
+            entries |= {"offset": str(start), "length": str(stop - start)}
+        elif number not in (13, 14):
+            kept.append(data[begin:finish])
+    pairs = [_field(13, _field(1, key.encode()) + _field(2, value.encode())) for key, value in entries.items()]
+    # data_location (14) is EXTERNAL (1).
+    return b"".join([*kept, *pairs, b"\x70\x01"])
 
 
 # What of a message is looked into: by the field's number, what is in it.
@@ -118,21 +163,23 @@ _ATTRIBUTE: dict[int, Any] = {5: _TENSOR, 10: _TENSOR, 22: _SPARSE, 23: _SPARSE}
 _NODE = {5: _ATTRIBUTE}
 _ATTRIBUTE |= {6: {1: _NODE, 5: _TENSOR, 15: _SPARSE}}
 _ATTRIBUTE[11] = _ATTRIBUTE[6]
-_MODEL = {7: {1: _NODE, 15: _SPARSE}, 25: {7: _NODE, 11: _ATTRIBUTE}}
+_INITIALIZER: dict[int, Any] = {}
+_MODEL = {7: {1: _NODE, 5: _INITIALIZER, 15: _SPARSE}, 25: {7: _NODE, 11: _ATTRIBUTE}}
 
 
 class _Inline:
-    def __init__(self, data: bytes, fetch: Callable[[str, int, int], bytes]):
+    def __init__(self, data: bytes, fetch: Callable[[str, int, int], bytes], small: int):
         self.data = data
         self.fetch = fetch
+        self.small = small
         self.count = 0
 
     def message(self, at: int, end: int, inside: dict[int, Any]) -> bytes | None:
         """The message's new bytes, or ``None`` if it stays as it is."""
         if self.data.find(b"location", at, end) < 0:
             return None
-        if inside is _TENSOR:
-            return self.tensor(at, end)
+        if inside is _TENSOR or inside is _INITIALIZER:
+            return self.tensor(at, end, None if inside is _TENSOR else self.small)
         parts: list[bytes] = []
         done = at
         for begin, _, number, start, stop in _pieces(self.data, at, end):
@@ -144,7 +191,7 @@ class _Inline:
             return None
         return b"".join([*parts, self.data[done:end]])
 
-    def tensor(self, at: int, end: int) -> bytes | None:
+    def tensor(self, at: int, end: int, below: int | None) -> bytes | None:
         entries: dict[bytes, bytes] = {}
         external = False
         kept: list[bytes] = []
@@ -158,8 +205,9 @@ class _Inline:
                 kept.append(self.data[begin:finish])
         if not external:
             return None
-        found = _initializer(self.data, at, end)
-        length = int(entries.get(b"length", b"0") or 0) or _nbytes(found)
+        length = int(entries.get(b"length", b"0") or 0) or _nbytes(_initializer(self.data, at, end))
+        if below is not None and length >= below:
+            return None
         offset = int(entries.get(b"offset", b"0") or 0)
         self.count += 1
         return b"".join(kept) + _field(9, self.fetch(entries[b"location"].decode(), offset, length))
@@ -168,7 +216,7 @@ class _Inline:
 def _initializer(data: bytes, at: int, end: int) -> Initializer:
     shape: list[int] = []
     number_of_type = 0
-    name, location, external = b"", None, False
+    name, location, external, raw = b"", None, False, None
     for number, start, stop in fields(data, at, end):
         if number == 1:
             if stop is None:
@@ -181,6 +229,8 @@ def _initializer(data: bytes, at: int, end: int) -> Initializer:
             number_of_type = start
         elif number == 8:
             name = data[start:stop]
+        elif number == 9:
+            raw = (start, stop)
         elif number == 13 and stop is not None:
             pair = {n: data[s:e] for n, s, e in fields(data, start, stop)}
             if pair.get(1) == b"location":
@@ -189,7 +239,7 @@ def _initializer(data: bytes, at: int, end: int) -> Initializer:
             external = start == 1
     known = 0 < number_of_type <= len(_TYPES)
     dtype = _TYPES[number_of_type - 1][0] if known else f"ONNX_{number_of_type}"
-    return Initializer(name.decode(), dtype, tuple(shape), location if external else None)
+    return Initializer(name.decode(), dtype, tuple(shape), location if external else None, None if external else raw)
 
 
 def _nbytes(found: Initializer) -> int:

@@ -27,15 +27,17 @@ from ._model import Model, Tensor, TensorInfo, literal
 from .errors import Changed, FormatError, InvalidOption, NoDevice, NoDriver
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-# Smaller weights are not worth a call for each: they come from the host, as ONNX Runtime does it. Whether
-# one is looked at is told by whole pages.
+# Smaller weights come from the host, as ONNX Runtime does it: they are not worth a call each. Whether one was
+# looked at is told by whole pages.
 SMALLEST = 64 << 10
+# Of shapes and their like ONNX Runtime looks at the values before it has been given any file.
+SHAPE = 1 << 10
 # Kernels on a GPU ask for it, and ONNX Runtime itself lays its initializers so; on the host a cache line is
 # more than any kernel of ONNX Runtime asks for.
 ALIGNMENT = {"host": 64, "cuda": 256}
-# What DLPack and every version of ONNX Runtime agree upon.
-BY_DLPACK = {"F16", "F32", "F64", "BF16", "I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64"}
-# Their numbers in ONNX.
+# What DLPack and every version of ONNX Runtime agree upon: bytes of an element, and their numbers in ONNX.
+BYTES = {"F16": 2, "F32": 4, "F64": 8, "BF16": 2, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "U8": 1, "U16": 2, "U32": 4,
+         "U64": 8}  # fmt: skip
 ELEMENT = {"F32": 1, "U8": 2, "I8": 3, "U16": 4, "I16": 5, "I32": 6, "I64": 7, "F16": 10, "F64": 11, "U32": 12,
            "U64": 13, "BF16": 16}  # fmt: skip
 # A message of Protocol Buffers has to be shorter.
@@ -108,20 +110,27 @@ class _Making:
         self.images = {own: _native.Image(model._native, own)}
         data = self.images[own].read(0, self.images[own].nbytes)
         self.graph = _onnx.Graph(data)
-        self.files = {}
-        for found in self.graph.initializers.values():
-            if found.location is not None:
-                self.files[_key(found.location)] = self._image(found.location)
-        self.data = self._with_inner_data(data)
-        self.external = {name: model[name] for name, found in self.graph.initializers.items() if found.location is not None}
         self._check()
+        # By name, those that lie in files, and those in the model that could as well: its own file is one.
+        self.external = {name: model[name] for name, found in self.graph.initializers.items()
+                         if found.location is not None and model[name].nbytes >= SHAPE}  # fmt: skip
+        outer = {name for name, found in self.graph.initializers.items() if self._is_as_in_memory(name, found)}
+        self.external |= {name: model[name] for name in outer}
+        # What ONNX Runtime is given, by what it looks for.
+        self.files = {_key(found.location): self._image(found.location) for found in self.graph.initializers.values()
+                      if found.location is not None}  # fmt: skip
+        if outer:
+            data = _onnx.with_outer_data(data, outer, own)
+            self.files[own] = self.images[own]
+        self.data = self._with_inner_data(data)
 
     def session(self) -> Session:
         """Loads, and makes the session, twice if that is needed."""
         wanted = [name for name in self.graph.initializers if self._is_wanted(name)]
         weights = self._load(wanted)
         loaded = time.perf_counter()
-        self._keep(name for name in self.external if name not in weights)
+        self._keep(name for name in self.external if name not in weights and self.graph.is_used(name))
+        self._watch(weights)
         sizes = {name: weight.info.nbytes for name, weight in weights.items()}
         while True:
             handed = {name: weight.tensor.hand_over() for name, weight in weights.items()}
@@ -141,7 +150,7 @@ class _Making:
         dropped = [name for name in handed if name not in in_place]
         if not self.only_cpu:
             # Other providers may have taken them from the files' memory, and use them there.
-            self._keep(name for name in dropped if name in self.external)
+            self._keep(dropped)
         for name in dropped:
             self.host[name] = "the session did not take it: it has its own copy, or one in another form, or needs none"
         for image in self.images.values():
@@ -172,14 +181,18 @@ class _Making:
 
     def _with_inner_data(self, data: bytes) -> bytes:
         """ONNX Runtime reads the files itself for tensors in subgraphs, attributes and functions, whatever it
-        was given: their data move into the model."""
-        data, count = _onnx.with_inner_data(data, lambda location, *place: self._image(location).read(*place))
+        was given: their data move into the model. So do shapes."""
+        data, count = _onnx.with_inner_data(data, lambda location, *place: self._image(location).read(*place), SHAPE)
         if count and len(data) > MOST_BYTES:
             raise FormatError(
                 f"the tensors in subgraphs and attributes that lie in files have to be in the model for ONNX Runtime, "
                 f"and then it is too long (file: {self.model.path}, bytes: {len(data)}, limit: {MOST_BYTES})"
             )
         return data
+
+    def _is_as_in_memory(self, name: str, found: _onnx.Initializer) -> bool:
+        info = self.model[name]
+        return found.raw == (info.offset, info.offset + info.nbytes) and info.nbytes >= SMALLEST
 
     def _check(self) -> None:
         """ONNX Runtime compares nothing: type and shape of what we hand over must be those of the model."""
@@ -190,15 +203,15 @@ class _Making:
 
     def _is_wanted(self, name: str) -> bool:
         """Whether a weight is to be handed over; why not, otherwise, is noted."""
-        found, info = self.graph.initializers[name], self.model[name]
+        info = self.model[name]
         changers = sorted(self.graph.changers(name))
-        if info.nbytes < SMALLEST:
+        if not self.graph.is_used(name):
+            why = "nothing uses it"
+        elif info.nbytes < SMALLEST:
             why = f"it is smaller than {SMALLEST >> 10} KiB"
-        elif found.location is None and self.device == "host":
-            why = "it lies in the model itself, of which ONNX Runtime makes a copy"
-        elif info.file not in self.images:
+        elif name not in self.external:
             why = "the model has it in a form that is not that of memory"
-        elif info.dtype not in BY_DLPACK:
+        elif info.dtype not in BYTES:
             why = f"{info.dtype} is not handed over by DLPack"
         elif name in self.graph.inner:
             why = "a subgraph has another initializer of its name"
@@ -227,21 +240,33 @@ class _Making:
 
     def _keep(self, names: Any) -> None:
         """What the session may use out of a file's memory for as long as it lives becomes ours."""
-        ranges: dict[str, list[tuple[int, int]]] = {}
-        for name in names:
-            info = self.external[name]
-            ranges.setdefault(info.file, []).append((info.offset, info.nbytes))
-        for file, places in ranges.items():
+        for file, (_, places) in self._places(names).items():
             self.images[file].keep(places)
+
+    def _watch(self, names: Any) -> None:
+        for file, (_, places) in self._places(names).items():
+            self.images[file].watch(places)
 
     def _changed(self, names: list[str]) -> list[str]:
         """Those whose bytes were looked at in their file."""
         changed = []
-        for file, image in self.images.items():
-            here = [name for name in names if name in self.external and self.external[name].file == file]
-            looked = image.looked_at([(self.external[name].offset, self.external[name].nbytes) for name in here])
-            changed += [name for name, was in zip(here, looked or ()) if was]
+        # Those at odd offsets ONNX Runtime copies as soon as it is given their file, whatever then becomes of them.
+        even = [name for name in names if self.external[name].offset % BYTES[self.external[name].dtype] == 0]
+        for file, (here, places) in self._places(even).items():
+            looked = self.images[file].looked_at(places) or ()
+            changed += [name for name, was in zip(here, looked) if was]
         return changed
+
+    def _places(self, names: Any) -> dict[str, tuple[list[str], list[tuple[int, int]]]]:
+        """Names, offsets and lengths by file, of those that lie in files."""
+        places: dict[str, tuple[list[str], list[tuple[int, int]]]] = {}
+        for name in names:
+            if name in self.external:
+                info = self.external[name]
+                here = places.setdefault(info.file, ([], []))
+                here[0].append(name)
+                here[1].append((info.offset, info.nbytes))
+        return places
 
     def _fresh_options(self) -> onnxruntime.SessionOptions:
         if self.options is None:
