@@ -20,11 +20,14 @@ use pyo3::types::PyBytes;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use weightlift::{Error, ErrorKind, OpenSource, Source};
 
-use crate::error::guarded;
+use crate::error::{guarded, panicked};
 use crate::model::Model;
 
-/// Bytes that are read at once where a range is kept.
+/// Bytes that are read at once.
 const READ: usize = 8 << 20;
+
+/// How many reads are worth a thread.
+const READS_A_THREAD: usize = 4;
 
 /// A file's bytes, at their offsets, as read-only memory.
 #[pyclass(frozen, module = "weightlift._native")]
@@ -201,9 +204,8 @@ impl Image {
         let failed = |error| refused(self.source.name(), error);
         let (read, write) = (ProtFlags::READ, ProtFlags::WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing.
-        let start = unsafe {
-            mm::mmap_anonymous(ptr::null_mut(), length, read | write, MapFlags::PRIVATE)
-        };
+        let start =
+            unsafe { mm::mmap_anonymous(ptr::null_mut(), length, read | write, MapFlags::PRIVATE) };
         let fresh = Mapping { start: start.map_err(failed)?, length };
         // SAFETY: mapped just now, initialised with zeros, and nobody else's.
         let bytes = unsafe { std::slice::from_raw_parts_mut(fresh.start.cast::<u8>(), length) };
@@ -215,9 +217,8 @@ impl Image {
         let target = self.mapping.start.wrapping_byte_add(from);
         // SAFETY: the target lies in the image's mapping (`pages_around`), whose pages are replaced
         // in one step by others with the same bytes: who reads them meanwhile sees no difference.
-        let moved = unsafe {
-            mm::mremap_fixed(fresh.start, length, length, MremapFlags::MAYMOVE, target)
-        };
+        let moved =
+            unsafe { mm::mremap_fixed(fresh.start, length, length, MremapFlags::MAYMOVE, target) };
         moved.map_err(failed)?;
         // The pages are the image's now.
         std::mem::forget(fresh);
@@ -241,14 +242,42 @@ impl Image {
         Ok(there * 2 > count)
     }
 
-    /// Reads from the file, however short reads come.
+    /// Reads from the file into `bytes`, on several threads if there are many.
     fn fill(&self, bytes: &mut [u8], offset: u64) -> weightlift::Result<()> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = bytes.len().div_ceil(READ * READS_A_THREAD).min(processors).min(8);
+        let mut parts = (offset..).step_by(READ).zip(bytes.chunks_mut(READ));
+        if threads <= 1 {
+            let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            return parts.try_for_each(|(at, part)| self.read_part(&**open, part, at));
+        }
+        let parts = Mutex::new(parts);
+        let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || {
+            let open = self.source.open()?;
+            while let Some((at, part)) = next() {
+                self.read_part(&*open, part, at)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let started: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let ended =
+                started.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+            ended.collect()
+        })
+    }
+
+    /// Reads all of a part, however short reads come.
+    fn read_part(
+        &self,
+        open: &dyn OpenSource,
+        part: &mut [u8],
+        offset: u64,
+    ) -> weightlift::Result<()> {
         let mut done = 0;
-        while done < bytes.len() {
-            let end = bytes.len().min(done + READ);
-            let part = &mut bytes[done..end];
-            match open.read_at(&mut [IoSliceMut::new(part)], offset + done as u64) {
+        while done < part.len() {
+            match open.read_at(&mut [IoSliceMut::new(&mut part[done..])], offset + done as u64) {
                 Ok(0) => {
                     let message = "the file's length changed while it was being read";
                     return Err(Error::new(ErrorKind::Changed, message)

@@ -206,3 +206,18 @@ def test_moving_data_into_a_model_is_what_onnx_does(tmp_path):
     assert onnx.ModelProto.FromString(ours) == expected
     # What has none stays as it is.
     assert _onnx.with_inner_data(ours, None) == (ours, 0)
+
+
+def test_a_large_weight_that_is_not_handed_over(tmp_path):
+    """It is read by several threads, page by page in its place."""
+    side = 4500  # 81 MB: several reads for several threads, none of which ends with a page
+    weights = {"A": models.weight(1, side, side), "B": models.weight(2, 3)}
+    nodes = [models.node("Add", "x A", "a"), models.node("ReduceSum", "a", "b", keepdims=0), models.node("Add", "b B", "y")]
+    model = models.build(nodes, weights, [models.value("x", 1, side)], [models.value("y", 3)])
+    for gap in (0, 4097):
+        path = models.spread(model, tmp_path / str(gap), gap=gap)
+        inputs, expected = models.own_answer(model, models.options())
+        ours = session(path, models.options())
+        (path.parent / "weights.bin").write_bytes(b"")
+        models.same(ours.run(None, inputs), expected)
+        assert not ours.weightlift_report["in_place"]

@@ -30,6 +30,8 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 # Smaller weights come from the host, as ONNX Runtime does it: they are not worth a call each. Whether one was
 # looked at is told by whole pages.
 SMALLEST = 64 << 10
+# Each is up to three parts of the address space, of which Linux allows a process 65530.
+MOST_WEIGHTS = 8192
 # Of shapes and their like ONNX Runtime looks at the values before it has been given any file.
 SHAPE = 1 << 10
 # Kernels on a GPU ask for it, and ONNX Runtime itself lays its initializers so; on the host a cache line is
@@ -126,7 +128,7 @@ class _Making:
 
     def session(self) -> Session:
         """Loads, and makes the session, twice if that is needed."""
-        wanted = [name for name in self.graph.initializers if self._is_wanted(name)]
+        wanted = self._wanted()
         weights = self._load(wanted)
         loaded = time.perf_counter()
         self._keep(name for name in self.external if name not in weights and self.graph.is_used(name))
@@ -200,6 +202,13 @@ class _Making:
             info = self.model._infos().get(name)
             if info is None or (info.dtype, info.shape) != (found.dtype, found.shape):
                 raise Changed(f"the model is not the one that was opened (file: {self.model.path}, tensor: {name})")
+
+    def _wanted(self) -> list[str]:
+        wanted = [name for name in self.graph.initializers if self._is_wanted(name)]
+        wanted.sort(key=lambda name: self.model[name].nbytes, reverse=True)
+        for name in wanted[MOST_WEIGHTS:]:
+            self.host[name] = f"{MOST_WEIGHTS} others are larger"
+        return wanted[:MOST_WEIGHTS]
 
     def _is_wanted(self, name: str) -> bool:
         """Whether a weight is to be handed over; why not, otherwise, is noted."""

@@ -239,7 +239,10 @@ impl HostTargets {
     ) -> Result<Self> {
         let layouts = plan.storages.iter().map(|storage| layout::alone(index, storage));
         let layouts = layouts.collect::<Result<Vec<_>>>()?;
-        check_available(layouts.iter().fold(0, |all, one| all.saturating_add(one.bytes)), available)?;
+        check_available(
+            layouts.iter().fold(0, |all, one| all.saturating_add(one.bytes)),
+            available,
+        )?;
         let mut targets = Self::empty(true);
         for (storage, layout) in plan.storages.iter().zip(layouts) {
             let memory = Arc::new(HostMemory::new(layout.bytes, quarantine.clone())?);

@@ -264,7 +264,7 @@ fn tensors_that_lie_apart_free_their_memory_one_by_one() {
     let sizes = [300_000, 20_000, 70_000];
     let specs: Vec<_> = (0_u8..)
         .zip(sizes)
-        .map(|(n, size)| Spec::u8(&n.to_string(), Random::new(n.into()).bytes(size)))
+        .map(|(n, size)| Spec::u8(n.to_string(), Random::new(n.into()).bytes(size)))
         .collect();
     let (model, _) = in_memory(vec![(specs.clone(), Fault::None)]);
     let fake = Fake::new(Config::default());
