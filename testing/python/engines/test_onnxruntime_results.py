@@ -113,6 +113,9 @@ def test_shared_and_overlapping_ranges(tmp_path):
         models.same(ours.run(None, inputs), expected)
     assert {"A", "B"} <= set(ours.weightlift_report["in_place"])
     assert "begins at no multiple" in ours.weightlift_report["host"]["E"]
+    # All of them overlap: it is one range, which is loaded once.
+    assert ours.weightlift_report["bytes"] == len(data) == ours.weightlift_report["load"]["bytes"]["delivered"]
+    assert ours.weightlift_report["given_back"] == 0
 
 
 def test_names_of_branches_that_are_also_the_main_graphs(tmp_path):

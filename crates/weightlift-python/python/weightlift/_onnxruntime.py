@@ -108,6 +108,8 @@ class _Making:
         self.only_cpu = [_name(each) for each in providers or ()] == [CPU]
         self.load_options = load_options
         self.host: dict[str, str] = {}
+        # Bytes of what was loaded, by number: weights may share theirs.
+        self.storages: dict[int, int] = {}
         own = model._native.files()[0]
         self.images = {own: _native.Image(model._native, own)}
         data = self.images[own].read(0, self.images[own].nbytes)
@@ -149,6 +151,7 @@ class _Making:
         # From here on a weight is the session's alone.
         weights.clear()
         in_place = {name: sizes[name] for name, tensor in handed.items() if tensor.held}
+        used = {self.model[name].storage for name in in_place}
         dropped = [name for name in handed if name not in in_place]
         if not self.only_cpu:
             # Other providers may have taken them from the files' memory, and use them there.
@@ -166,8 +169,8 @@ class _Making:
             "device": self.device,
             "in_place": in_place,
             "host": {name: self.host[name] for name in self.graph.initializers if name in self.host},
-            "bytes": sum(in_place.values()),
-            "given_back": sum(nbytes for name, nbytes in sizes.items() if name not in in_place),
+            "bytes": sum(nbytes for storage, nbytes in self.storages.items() if storage in used),
+            "given_back": sum(nbytes for storage, nbytes in self.storages.items() if storage not in used),
             "seconds": {"load": loaded - self.started, "session": now - loaded, "total": now - self.started},
             "load": self.load_report,
         }
@@ -241,6 +244,7 @@ class _Making:
         weights = {}
         alignment = ALIGNMENT[self.device.partition(":")[0]]
         for tensor in loaded:
+            self.storages[self.model[tensor.name].storage] = self.model[tensor.name].storage_nbytes
             if tensor.address % alignment:
                 self.host[tensor.name] = f"it shares bytes with others and begins at no multiple of {alignment}"
             else:

@@ -44,8 +44,8 @@ def session(
 
     The session has an attribute ``weightlift_report``, a dict: ``in_place``, the bytes of each weight that the
     session uses where weightlift put it, by name; ``host``, why each other initializer came from the host;
-    ``given_back``, the bytes of weights that were loaded and that the session did not want; ``seconds``;
-    ``load``, the load's own report. Whether a weight is used in place is what ONNX Runtime did with it: it
+    ``bytes`` of memory that is used in place, and ``given_back``, those of weights that were loaded and that
+    the session did not want; ``device``; ``seconds``; ``load``, the load's own report. Whether a weight is used in place is what ONNX Runtime did with it: it
     let go of what it does not use before the session was there. Nothing that happens to the model's files
     afterwards changes the session, and all memory goes with it.
 
