@@ -7,6 +7,7 @@ makes a model of square MatMuls with so many GiB of external data in the folder,
 times from the call to the session, and from the call to the end of the first run:
 
 - weightlift: `weightlift.onnxruntime.session`;
+- weightlift-serial (by --ways): the same with ONNX Runtime's CUDA provider started behind the load;
 - classic: `InferenceSession` with `external_data_loader_reading_threads` 0 (on the CPU: as it is);
 - pinned: the same with 4, the loader through pinned memory (only with CUDA).
 
@@ -182,7 +183,7 @@ def sample(options, model, way, outputs, log=False):
         raise SystemExit(f"{way} has another result: {output} and not {first}")
     if log:
         paths = set(re.findall(r"path=(\w+)", done.stdout + done.stderr))
-        own = f"weightlift, {taken.get('in_place', 0)} bytes in place" if way == "weightlift" else "its log does not say"
+        own = f"weightlift, {taken.get('in_place', 0)} bytes in place" if "in_place" in taken else "its log does not say"
         taken["loader"] = "+".join(sorted(paths)) or own
     return taken
 
@@ -203,8 +204,10 @@ def work(options):
     made.log_severity_level = 1 if options.log else 3
     providers = ["CPUExecutionProvider"]
     settings = {"device_id": 0}
-    if options.worker == "weightlift":
-        from weightlift import _onnxruntime  # noqa: F401
+    if options.worker.startswith("weightlift"):
+        from weightlift import _onnxruntime
+
+        _onnxruntime.START_BESIDE = options.worker == "weightlift"
         from weightlift.onnxruntime import session as create
     else:
         create = onnxruntime.InferenceSession
