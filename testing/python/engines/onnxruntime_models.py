@@ -322,3 +322,31 @@ def real():
         for path in sorted(home.rglob(pattern)):
             found[f"{package}/{path.name}"] = path
     return found
+
+
+def random_squares(seed):
+    """A graph of what optimizers fold, fuse and move, over square matrices."""
+    random = np.random.default_rng(seed)
+    weights, nodes, last = {}, [], "x"
+    for number in range(random.integers(4, 12)):
+        operator = random.choice(["MatMul", "Add", "Mul", "Sub", "Max", "Transpose", "Transpose", "Relu", "Where", "Gather"])
+        name, out = f"W{number}", f"t{number}"
+        if operator not in ("Transpose", "Relu"):
+            known = [each for each in weights if each.startswith("W")]
+            if known and random.random() < 0.3:
+                name = random.choice(known)
+            weights.setdefault(name, weight(seed * 100 + number, SIZE, SIZE))
+        if operator == "Transpose":
+            nodes.append(node(operator, last, out, perm=[1, 0]))
+        elif operator == "Relu":
+            nodes.append(node(operator, last, out))
+        elif operator == "Where":
+            weights["k"] = weight(5, SIZE, SIZE) > 0
+            nodes.append(node(operator, f"k {last} {name}", out))
+        elif operator == "Gather":
+            weights["rows"] = np.arange(SIZE)[::-1].copy()
+            nodes += [node(operator, f"{name} rows", f"{out}g"), node("Add", f"{out}g {last}", out)]
+        else:
+            nodes.append(node(operator, f"{last} {name}" if random.random() < 0.7 else f"{name} {last}", out))
+        last = out
+    return build([*nodes, node("Identity", last, "y")], weights)

@@ -90,6 +90,22 @@ def test_a_weight_that_an_optimizer_changes_under_its_name_is_noticed(tmp_path, 
         models.same(session(path, made).run(None, inputs), expected)
 
 
+def test_the_second_look_alone(tmp_path, monkeypatch):
+    """Whatever its users are, every weight is handed over: what optimizers did to it is noticed by what they read."""
+    monkeypatch.setattr(_onnx.Graph, "changers", lambda self, name: set())
+    noticed = 0
+    graphs = {name: make() for name, make in models.MODELS.items()} | {str(n): models.random_squares(n) for n in range(16)}
+    for name, model in graphs.items():
+        path = models.spread(model, tmp_path / name, gap=len(name) % 3 * 4)
+        for level in models.LEVELS:
+            made = models.options(level, prepacking=False)
+            inputs, expected = models.own_answer(model, made)
+            ours = session(path, made)
+            models.same(ours.run(None, inputs), expected)
+            noticed += any("it was read" in why for why in ours.weightlift_report["host"].values())
+    assert noticed > 5
+
+
 def test_shared_and_overlapping_ranges(tmp_path):
     square = models.SIZE**2 * 4
     data = models.weight(3, models.SIZE * 2 + 1, models.SIZE).tobytes()
