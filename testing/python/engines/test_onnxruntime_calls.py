@@ -4,6 +4,7 @@ import onnxruntime_models as models  # first: it skips where there is no package
 
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import onnxruntime
@@ -84,10 +85,18 @@ def test_options_by_a_function_and_profiles(chain, tmp_path):
     assert [str(path) for path in tmp_path.iterdir()] == [profile]
 
 
-def test_other_providers_later(chain):
+def test_other_providers_later(chain, monkeypatch):
     inputs, expected = models.own_answer(models.MODELS["chain"](), models.options())
     ours = session(chain, models.options())
     before = ours.weightlift_report
+    gone = weakref.ref(ours._sess)
+    making = _onnxruntime._Making.__init__
+
+    def looked(*arguments):
+        assert gone() is None, "two sessions at once"
+        making(*arguments)
+
+    monkeypatch.setattr(_onnxruntime._Making, "__init__", looked)
     ours.set_providers(models.CPU)
     models.same(ours.run(None, inputs), expected)
     assert ours.weightlift_report is not before

@@ -248,3 +248,25 @@ def test_a_large_weight_that_is_not_handed_over(tmp_path):
         (path.parent / "weights.bin").write_bytes(b"")
         models.same(ours.run(None, inputs), expected)
         assert not ours.weightlift_report["in_place"]
+
+
+@pytest.mark.parametrize("name", [*_onnxruntime.BYTES, "BOOL", "F8_E4M3", "U4"])
+def test_types(name, tmp_path):
+    """Those that are handed over are taken for what they are; the others come from the host."""
+    number, _ = next((n, each) for n, each in enumerate(_onnx._TYPES, 1) if each[0] == name)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(number)
+    array = (np.arange(400 * 600) % 7).reshape(400, 600).astype(dtype)
+    gather = onnx.helper.make_node("Gather", ["W", "rows"], ["g"])
+    nodes = [gather, onnx.helper.make_node("Cast", ["g"], ["y"], to=TensorProto.FLOAT)]
+    if name == "U4":
+        nodes = [models.node("DequantizeLinear", "W s", "w"), models.node("Gather", "w rows", "y")]
+    if name == "F8_E4M3":
+        nodes = [models.node("Cast", "W", "w", to=TensorProto.FLOAT), models.node("Gather", "w rows", "y")]
+    weights = {"W": array} | ({"s": np.float32(1)} if name == "U4" else {})
+    model = models.build(nodes, weights, [models.value("rows", 3, number=7)], [models.value("y", 3, 600)])
+    path = models.spread(model, tmp_path)
+    made = models.options(prepacking=False)
+    inputs, expected = models.own_answer(model, made)
+    ours = session(path, made)
+    models.same(ours.run(None, inputs), expected)
+    assert (set(ours.weightlift_report["in_place"]) == {"W"}) == (name in _onnxruntime.BYTES)

@@ -61,10 +61,12 @@ class Session(onnxruntime.InferenceSession):
     _weightlift_again: Callable[[Any, Any], Session]
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Makes the session again, for other providers. The weights are loaded again."""
-        again = self._weightlift_again(providers, provider_options)
+        """Makes the session again, for other providers. The weights are loaded again, when those that there are
+        have gone; as with any session, there is none left if that fails."""
+        again = self._weightlift_again
         self.__dict__.clear()
-        self.__dict__.update(again.__dict__)
+        self._sess, self._weightlift_again = None, again
+        self.__dict__.update(again(providers, provider_options).__dict__)
 
 
 def make(model: Model, options: Any, providers: Any, provider_options: Any, load_options: dict[str, Any]) -> Session:
