@@ -33,7 +33,7 @@ const READS_A_THREAD: usize = 4;
 #[pyclass(frozen, module = "weightlift._native")]
 pub(crate) struct Image {
     source: Arc<dyn Source>,
-    open: Mutex<Box<dyn OpenSource>>,
+    replacing: Mutex<()>,
     mapping: Mapping,
 }
 
@@ -46,7 +46,7 @@ struct Mapping {
 
 // SAFETY: the mapping is owned, and nothing about it is bound to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: pages are replaced under the lock of `Image::open`, by others with the same bytes.
+// SAFETY: pages are replaced under the lock `Image::replacing`, by others with the same bytes.
 unsafe impl Sync for Mapping {}
 
 #[pymethods]
@@ -73,7 +73,7 @@ impl Image {
                 };
                 let start = start.map_err(|error| refused(name, error))?;
                 let mapping = Mapping { start, length };
-                return Ok(Self { source: source.clone(), open: Mutex::new(open), mapping });
+                return Ok(Self { source: source.clone(), replacing: Mutex::default(), mapping });
             }
             Err(Error::new(ErrorKind::Internal, "the model has no such file").with("file", name))
         })
@@ -213,7 +213,7 @@ impl Image {
         self.fill(&mut bytes[..there], from as u64)?;
         // SAFETY: our own pages, to which nobody writes any more.
         unsafe { mm::mprotect(fresh.start, length, MprotectFlags::READ) }.map_err(failed)?;
-        let _one_at_a_time = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.mapping.start.wrapping_byte_add(from);
         // SAFETY: the target lies in the image's mapping (`pages_around`), whose pages are replaced
         // in one step by others with the same bytes: who reads them meanwhile sees no difference.
@@ -248,8 +248,8 @@ impl Image {
         let threads = bytes.len().div_ceil(READ * READS_A_THREAD).min(processors).min(8);
         let mut parts = (offset..).step_by(READ).zip(bytes.chunks_mut(READ));
         if threads <= 1 {
-            let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            return parts.try_for_each(|(at, part)| self.read_part(&**open, part, at));
+            let open = self.source.open()?;
+            return parts.try_for_each(|(at, part)| self.read_part(&*open, part, at));
         }
         let parts = Mutex::new(parts);
         let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();

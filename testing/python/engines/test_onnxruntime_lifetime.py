@@ -156,6 +156,9 @@ def maps():
     return sum("weights.bin" in line for line in open("/proc/self/maps"))
 ours = session(sys.argv[1], models.options(prepacking=False))
 assert maps() > 0
+# The mapping is all: no file is open.
+assert not any(os.readlink(f"/proc/self/fd/{fd}").endswith((".bin", ".onnx")) for fd in os.listdir("/proc/self/fd")
+               if os.path.exists(f"/proc/self/fd/{fd}"))
 inner = ours._sess
 del ours
 gc.collect()
