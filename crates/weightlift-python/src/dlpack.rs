@@ -6,6 +6,8 @@
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -58,13 +60,23 @@ struct ManagedVersioned {
 }
 
 /// A managed tensor of either version, with what it points to. The consumer holds a pointer to the
-/// first field.
+/// first field. The tensor goes before `_told` is told.
 #[repr(C)]
 struct Owned<M> {
     managed: M,
     _keep: weightlift::Tensor,
+    _told: Option<Told>,
     shape: Vec<i64>,
     strides: Vec<i64>,
+}
+
+/// Says that a consumer, or whoever else had the tensor, has let go of it.
+pub(crate) struct Told(pub(crate) Arc<AtomicBool>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// Frees what [`export`] made. It takes no lock of Python's, and the library's own drop knows of
@@ -128,21 +140,24 @@ pub(crate) fn device(tensor: &weightlift::Tensor) -> (i32, i32) {
     }
 }
 
-/// A capsule with the tensor, of version 1.0 or the form before versions.
+/// A capsule with the tensor, of version 1.0 or the form before versions. `told` is dropped when the
+/// consumer has let go of the tensor.
 pub(crate) fn export<'py>(
     py: Python<'py>,
     tensor: &weightlift::Tensor,
     versioned: bool,
+    told: Option<Told>,
 ) -> PyResult<Bound<'py, PyAny>> {
     match versioned {
-        true => capsule::<ManagedVersioned>(py, tensor),
-        false => capsule::<Managed>(py, tensor),
+        true => capsule::<ManagedVersioned>(py, tensor, told),
+        false => capsule::<Managed>(py, tensor, told),
     }
 }
 
 fn capsule<'py, M: Deletes>(
     py: Python<'py>,
     tensor: &weightlift::Tensor,
+    told: Option<Told>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let name = tensor.dtype().name();
     let dtype = dtype(name).ok_or_else(|| {
@@ -162,7 +177,7 @@ fn capsule<'py, M: Deletes>(
         byte_offset: 0,
     };
     let managed = M::new(described);
-    let mut owned = Box::new(Owned { managed, _keep: tensor.clone(), shape, strides });
+    let mut owned = Box::new(Owned { managed, _keep: tensor.clone(), _told: told, shape, strides });
     let (shape, strides) = (owned.shape.as_mut_ptr(), owned.strides.as_mut_ptr());
     let described = owned.managed.tensor();
     (described.shape, described.strides) = (shape, strides);

@@ -5,6 +5,8 @@
 mod destination;
 mod dlpack;
 mod error;
+mod handed;
+mod image_linux;
 mod loader;
 mod model;
 mod reader;
@@ -21,6 +23,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model::Model>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<reader::Stream>()?;
+    module.add_class::<handed::Handed>()?;
+    module.add_class::<image_linux::Image>()?;
     module.add_function(wrap_pyfunction!(run_command, module)?)
 }
 

@@ -67,8 +67,9 @@ impl Loader {
     ///
     /// `settings` are those of a request: `device`, `route`, `reading_threads`, `pin_host`.
     /// `provide(storage, nbytes, names, device)` gives memory: `(address, nbytes, keep, event)`.
-    /// `landed(bytes, total)` and `ready(name)` are told; all of them on this thread.
-    #[pyo3(signature = (model, settings, names=None, provide=None, landed=None, ready=None))]
+    /// `landed(bytes, total)` and `ready(name)` are told; all of them on this thread. Tensors that
+    /// lie `apart` free their memory one by one.
+    #[pyo3(signature = (model, settings, names=None, provide=None, landed=None, ready=None, apart=false))]
     #[allow(clippy::too_many_arguments)] // called by the package alone, by name
     fn load(
         &self,
@@ -79,6 +80,7 @@ impl Loader {
         provide: Option<Py<PyAny>>,
         landed: Option<Py<PyAny>>,
         ready: Option<Py<PyAny>>,
+        apart: bool,
     ) -> PyResult<(Vec<Tensor>, Py<PyAny>)> {
         // Parsed as a loader's options, so that errors have the same words.
         let mut options = self.0.options().clone();
@@ -100,6 +102,7 @@ impl Loader {
                 .reading_threads(options.reading_threads)
                 .pin_host(options.pin_host)
                 .tensors(names.unwrap_or_default())
+                .apart(apart)
                 .cancel(&told.token);
             request = request.on_event(|event| {
                 let due = looked.elapsed() >= LOOK;

@@ -63,6 +63,11 @@ impl Model {
         Ok(PyList::new(py, names.collect::<Vec<_>>())?.unbind())
     }
 
+    /// The files that the model consists of, as it calls them: its own first, where it has one.
+    fn files(&self) -> Vec<&str> {
+        self.0.index().sources.iter().map(|source| &*source.name).collect()
+    }
+
     /// The names of the data types that occur, each once.
     fn dtypes(&self) -> Vec<&str> {
         let mut names: Vec<&str> =

@@ -11,6 +11,7 @@ use weightlift::DeviceId;
 
 use crate::dlpack;
 use crate::error::guarded;
+use crate::handed::Handed;
 
 /// A tensor in host or device memory, which it keeps alive with the other tensors of its load.
 #[pyclass(frozen, module = "weightlift._native")]
@@ -86,12 +87,17 @@ impl Tensor {
         if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != dlpack::device(&self.0)) {
             return Err(PyBufferError::new_err("weightlift neither copies nor moves by DLPack"));
         }
-        dlpack::export(py, &self.0, max_version.is_some_and(|(major, _)| major >= 1))
+        dlpack::export(py, &self.0, max_version.is_some_and(|(major, _)| major >= 1), None)
     }
 
     /// Where it is, as DLPack numbers it.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.0)
+    }
+
+    /// The tensor for one consumer, with word of when that lets go of it.
+    fn hand_over(&self) -> Handed {
+        Handed::new(self.0.clone())
     }
 
     fn __repr__(&self) -> String {

@@ -12,7 +12,8 @@ use crate::error::Result;
 use crate::memory::Memory;
 
 /// A tensor in its destination. Cheap to clone; its memory, which all tensors of a load share
-/// unless the caller provided it, is given back when the last clone of the last one is gone.
+/// unless the caller provided it or asked for tensors that lie [apart](crate::Request::apart), is
+/// given back when the last clone of the last one is gone.
 #[derive(Clone)]
 pub struct Tensor {
     name: Arc<str>,
@@ -73,7 +74,7 @@ impl Tensor {
     }
 
     /// Where its first byte is: a pointer for the host, an address of the driver's for CUDA.
-    /// Valid as long as a tensor of this load lives. In memory that weightlift allocated, storages
+    /// Valid as long as the tensor lives. In memory that weightlift allocated, storages
     /// start at a multiple of 64 in host memory and of 256 on CUDA devices. So do tensors, but for
     /// views and those that share bytes with others: they start wherever they do in their storage.
     pub fn address(&self) -> u64 {

@@ -99,6 +99,7 @@ pub const UNSAFE: &[&str] = &[
     "crates/weightlift-python/src/reader.rs",
     "crates/weightlift-python/src/tensor.rs",
     "crates/weightlift-python/src/dlpack.rs",
+    "crates/weightlift-python/src/image_linux.rs",
     // Tests from outside play the owner of GPU memory, who vouches for it.
     "crates/weightlift/tests/",
     // Measures what touching memory takes, page by page.

@@ -35,7 +35,7 @@ __all__ = [
 _LAZY = {
     "load_into": "_into", "open_reader": "_reader", "Reader": "_reader", "safe_open": "_safe_open", "stream": "_stream",
 }  # fmt: skip
-_MODULES = ("torch", "numpy", "jax", "openvino")
+_MODULES = ("torch", "numpy", "jax", "onnxruntime", "openvino")
 
 
 def load_file(filename: Any, device: Any = "cpu", **options: Any) -> dict[str, Any]:

@@ -228,6 +228,7 @@ class Model:
         provide: Callable[[int, int, list[str], str], tuple[int, int, Any, int | None]] | None = None,
         ready: Callable[[str], None] | None = None,
         native: Any = None,
+        apart: bool = False,
     ) -> list[Tensor]:
         if staging_budget is not None:
             if loader is not None:
@@ -246,7 +247,7 @@ class Model:
 
         with watch(progress, self.path) as landed:
             loaded, self._report = (loader or default_loader())._native.load(
-                native or self._native, settings, names, provide, landed, ready
+                native or self._native, settings, names, provide, landed, ready, apart
             )
         return loaded
 

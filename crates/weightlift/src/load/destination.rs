@@ -117,12 +117,18 @@ pub(crate) type Provide<'a> = dyn FnMut(&PlannedStorage) -> Result<Destination> 
 /// large model's memory is there: the driver's time grows with the size.
 const CHUNK: u64 = 1 << 30;
 
-/// Memory of our own on a device for all storages of `plan`, in the plan's order.
-pub(crate) fn allocate_on(device: &Arc<dyn Device>, plan: &Plan, targets: &Targets) -> Result<()> {
+/// Memory of our own on a device for all storages of `plan`, in the plan's order; an allocation
+/// for each of them if they are to lie `apart`.
+pub(crate) fn allocate_on(
+    device: &Arc<dyn Device>,
+    plan: &Plan,
+    targets: &Targets,
+    apart: bool,
+) -> Result<()> {
     let needed = layout::packed(&plan.storages, DEVICE_ALIGNMENT)?.bytes;
     let mut rest = &plan.storages[..];
     while !rest.is_empty() {
-        let chunk = rest.split_at(chunk_of(rest)).0;
+        let chunk = rest.split_at(if apart { 1 } else { chunk_of(rest) }).0;
         rest = &rest[chunk.len()..];
         let Layout { offsets, bytes } = layout::packed(chunk, DEVICE_ALIGNMENT)?;
         let memory =
@@ -198,15 +204,16 @@ impl fmt::Debug for Theirs {
 pub(crate) struct HostTargets {
     memories: Vec<Memory>,
     writers: Vec<Writer>,
-    /// Memory of ours, and so new.
+    /// Whether the memory is ours, and so new.
+    fresh: bool,
+    /// Memory of ours, where it is one region.
     own: Option<(Arc<HostMemory>, Layout)>,
 }
 
 impl HostTargets {
     /// Memory of our own: one region in whole pages, given back when the last tensor is gone.
     ///
-    /// An error of kind `OutOfHostMemory` if that is more than the `available` bytes: the kernel
-    /// maps more than it has, and kills whoever then touches it.
+    /// An error of kind `OutOfHostMemory` if that is more than the `available` bytes.
     pub(crate) fn allocate(
         index: &Index,
         plan: &Plan,
@@ -214,29 +221,52 @@ impl HostTargets {
         available: u64,
     ) -> Result<Self> {
         let layout = layout::for_host(index, plan)?;
-        if available < layout.bytes {
-            let message = "the host has not enough memory left for the tensors";
-            return Err(Error::new(ErrorKind::OutOfHostMemory, message)
-                .with("needed", layout.bytes)
-                .with("available", available)
-                .hint("end other programs, or load fewer tensors with --tensors"));
-        }
+        check_available(layout.bytes, available)?;
         let memory = Arc::new(HostMemory::new(layout.bytes, quarantine.clone())?);
-        let whole = memory.range();
-        let (mut memories, mut writers) = (Vec::new(), Vec::new());
+        let mut targets = Self::empty(true);
         for (storage, offset) in plan.storages.iter().zip(&layout.offsets) {
-            // Both fit: the region holds all bytes, and offset + length is at most that.
-            let (offset, length) = (*offset as usize, storage.length as usize);
-            debug_assert!(offset + length <= whole.length);
-            // SAFETY: within the region, see above.
-            let pointer = unsafe { whole.pointer.add(offset) };
-            // SAFETY: anonymous pages are initialised with zeros, mapped as long as `memory`,
-            // and this range of them is handed to this writer alone.
-            writers.push(unsafe { Writer::new(pointer, length) });
-            // SAFETY: as above; tensors show the bytes only when the writers' places are gone.
-            memories.push(unsafe { Memory::new(pointer, length, memory.clone()) });
+            targets.push(&memory, *offset, storage.length);
         }
-        Ok(Self { memories, writers, own: Some((memory, layout)) })
+        Ok(Self { own: Some((memory, layout)), ..targets })
+    }
+
+    /// The same with a region for each storage, given back when its last tensor is gone.
+    pub(crate) fn allocate_apart(
+        index: &Index,
+        plan: &Plan,
+        quarantine: &Arc<Quarantine>,
+        available: u64,
+    ) -> Result<Self> {
+        let layouts = plan.storages.iter().map(|storage| layout::alone(index, storage));
+        let layouts = layouts.collect::<Result<Vec<_>>>()?;
+        check_available(
+            layouts.iter().fold(0, |all, one| all.saturating_add(one.bytes)),
+            available,
+        )?;
+        let mut targets = Self::empty(true);
+        for (storage, layout) in plan.storages.iter().zip(layouts) {
+            let memory = Arc::new(HostMemory::new(layout.bytes, quarantine.clone())?);
+            targets.push(&memory, layout.offsets[0], storage.length);
+        }
+        Ok(targets)
+    }
+
+    fn empty(fresh: bool) -> Self {
+        Self { memories: Vec::new(), writers: Vec::new(), fresh, own: None }
+    }
+
+    /// The next storage's range of `memory`, which no other storage has.
+    fn push(&mut self, memory: &Arc<HostMemory>, offset: u64, length: u64) {
+        // Both fit: the region holds all bytes, and offset + length is at most that.
+        let (offset, length) = (offset as usize, length as usize);
+        debug_assert!(offset + length <= memory.range().length);
+        // SAFETY: within the region, see above.
+        let pointer = unsafe { memory.range().pointer.add(offset) };
+        // SAFETY: anonymous pages are initialised with zeros, mapped as long as `memory`,
+        // and this range of them is handed to this writer alone.
+        self.writers.push(unsafe { Writer::new(pointer, length) });
+        // SAFETY: as above; tensors show the bytes only when the writers' places are gone.
+        self.memories.push(unsafe { Memory::new(pointer, length, memory.clone()) });
     }
 
     /// What pins the memory as it fills; nothing where it is not ours.
@@ -247,7 +277,7 @@ impl HostTargets {
 
     /// The caller's memory.
     pub(crate) fn provide(plan: &Plan, provide: &mut Provide<'_>) -> Result<Self> {
-        let (mut memories, mut writers) = (Vec::new(), Vec::new());
+        let mut targets = Self::empty(false);
         for storage in &plan.storages {
             let destination = provide(storage)?;
             destination.check(storage, DeviceId::Host)?;
@@ -255,11 +285,12 @@ impl HostTargets {
             let pointer =
                 NonNull::new(destination.address as *mut u8).unwrap_or(NonNull::dangling());
             // SAFETY: the contract of `Destination::new`; checked to be long enough.
-            writers.push(unsafe { Writer::new(pointer, length) });
+            targets.writers.push(unsafe { Writer::new(pointer, length) });
             // SAFETY: the same contract.
-            memories.push(unsafe { Memory::new(pointer, length, destination.keep_alive) });
+            let memory = unsafe { Memory::new(pointer, length, destination.keep_alive) };
+            targets.memories.push(memory);
         }
-        Ok(Self { memories, writers, own: None })
+        Ok(targets)
     }
 
     /// The places of all pieces, block by block. Every byte is given out once: a storage's
@@ -275,9 +306,10 @@ impl HostTargets {
             let mut current = (0, 0);
             let mut places = VecDeque::new();
             for piece in plan.pieces_of(block) {
-                let own = self.own.is_some();
-                let mut place =
-                    if own { Place::fresh(keep.clone()) } else { Place::empty(keep.clone()) };
+                let mut place = match self.fresh {
+                    true => Place::fresh(keep.clone()),
+                    false => Place::empty(keep.clone()),
+                };
                 let mut wanted = piece.length;
                 while wanted > 0 {
                     if current.1 == 0 {
@@ -302,6 +334,18 @@ impl HostTargets {
     pub(crate) fn into_locations(self) -> Vec<Location> {
         self.memories.into_iter().map(Location::Host).collect()
     }
+}
+
+/// The kernel maps more than it has, and kills whoever then touches it.
+fn check_available(needed: u64, available: u64) -> Result<()> {
+    if available >= needed {
+        return Ok(());
+    }
+    let message = "the host has not enough memory left for the tensors";
+    Err(Error::new(ErrorKind::OutOfHostMemory, message)
+        .with("needed", needed)
+        .with("available", available)
+        .hint("end other programs, or load fewer tensors with --tensors"))
 }
 
 #[cfg(test)]

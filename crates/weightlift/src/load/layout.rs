@@ -60,6 +60,16 @@ pub(super) fn for_host(index: &Index, plan: &Plan) -> Result<Layout> {
     Ok(layout)
 }
 
+/// One storage in host memory of its own, which starts at a page: at its offset's place within a page
+/// if that is a multiple of 64.
+pub(super) fn alone(index: &Index, planned: &PlannedStorage) -> Result<Layout> {
+    let place = index.storages[planned.id.0 as usize].offset % PAGE as u64;
+    let start = if place.is_multiple_of(HOST_ALIGNMENT) { place } else { 0 };
+    let mut layout = Layout::empty(1);
+    layout.push(Some(start), planned.length)?;
+    Ok(layout)
+}
+
 impl Layout {
     fn empty(storages: usize) -> Self {
         Self { offsets: Vec::with_capacity(storages), bytes: 0 }

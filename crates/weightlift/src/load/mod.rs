@@ -225,7 +225,10 @@ impl Conductor<'_, '_> {
             None => {
                 let (index, quarantine) = (self.model.index(), &self.engine.quarantine);
                 let available = system::available_memory().saturating_add(system::free_swap());
-                HostTargets::allocate(index, &plan, quarantine, available)?
+                match self.request.apart {
+                    true => HostTargets::allocate_apart(index, &plan, quarantine, available)?,
+                    false => HostTargets::allocate(index, &plan, quarantine, available)?,
+                }
             }
             Some(provide) => {
                 let mut provide = asking(&mut **provide, &by_storage, DeviceId::Host);
@@ -313,6 +316,7 @@ impl Conductor<'_, '_> {
         let targets = Arc::new(Targets::new(plan.storages.len()));
         let end = End::Staged(Staged { ring: ring.clone(), targets: targets.clone() });
         let mut provide = self.request.provide.take();
+        let apart = self.request.apart;
         let mut seconds = Report::default();
         let mut again = false;
         let mut prepare = |meanwhile: &Meanwhile<'_>| -> Result<()> {
@@ -332,7 +336,7 @@ impl Conductor<'_, '_> {
             let device: Arc<dyn Device> = device;
             targets.set_queue(device.clone().copy_queue()?);
             match &mut provide {
-                None => destination::allocate_on(&device, &plan, &targets)?,
+                None => destination::allocate_on(&device, &plan, &targets, apart)?,
                 Some(provide) => {
                     let mut provide = asking(&mut **provide, &by_storage, id);
                     let quarantine = &self.engine.quarantine;
@@ -504,6 +508,9 @@ fn begin_to_pin(
     }
     if request.provide.is_some() {
         return refuse("memory of the caller's is not pinned", "pin it before the load");
+    }
+    if request.apart {
+        return refuse("memory that lies apart is not pinned", "load the tensors together");
     }
     if threads.get() == Some(0) {
         return refuse("reading_threads=0 pins nothing", "take 1 to 64 reading threads");

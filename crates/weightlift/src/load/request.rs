@@ -24,6 +24,7 @@ pub struct Request<'a> {
     route: Option<RouteChoice>,
     reading_threads: Option<ReadingThreads>,
     pin_host: Option<bool>,
+    pub(super) apart: bool,
     patterns: Vec<String>,
     pub(super) open: OpenOptions,
     pub(super) cancel: CancelToken,
@@ -88,6 +89,16 @@ impl<'a> Request<'a> {
     /// otherwise. It is or the load is an error: see [`Options::pin_host`].
     pub fn pin_host(mut self, pin: bool) -> Self {
         self.pin_host = Some(pin);
+        self
+    }
+
+    /// Whether memory that weightlift allocates is each storage's own, so that it goes with the
+    /// storage's last tensor, and not with the last of the load. It costs a call of the driver, or
+    /// whole pages, for each storage: for those who keep some tensors and let go of others. Such
+    /// memory cannot be pinned: [`pin_host`](Self::pin_host) beside it is an error of kind
+    /// `InvalidOption`.
+    pub fn apart(mut self, apart: bool) -> Self {
+        self.apart = apart;
         self
     }
 

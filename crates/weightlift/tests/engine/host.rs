@@ -467,6 +467,7 @@ fn pinning_is_for_host_memory_of_our_own_and_needs_a_driver() {
         on_cuda(Route::Pinned).pin_host(true),
         Request::new().pin_host(true),
         provided(),
+        pinned().apart(true),
         pinned().reading_threads("0".parse().unwrap()),
     ];
     for request in refused {

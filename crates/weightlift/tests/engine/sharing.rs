@@ -257,3 +257,47 @@ fn events_tell_of_every_byte_and_every_tensor_once() {
         assert_eq!(ready, names);
     }
 }
+
+/// Whoever keeps some tensors of a load and lets go of others gets the others' memory back.
+#[test]
+fn tensors_that_lie_apart_free_their_memory_one_by_one() {
+    let sizes = [300_000, 20_000, 70_000];
+    let specs: Vec<_> = (0_u8..)
+        .zip(sizes)
+        .map(|(n, size)| Spec::u8(n.to_string(), Random::new(n.into()).bytes(size)))
+        .collect();
+    let (model, _) = in_memory(vec![(specs.clone(), Fault::None)]);
+    let fake = Fake::new(Config::default());
+    let loader = fake.loader(Options::default());
+    let mut loaded = loader.load_model(&model, on_cuda(Route::Pinned).apart(true)).unwrap();
+    assert_same(&loaded, &specs);
+    let before = fake.cuda.live().allocations;
+    for left in (0..3).rev() {
+        drop(loaded.tensors.pop());
+        assert_eq!(fake.cuda.live().allocations, before - 3 + left);
+    }
+    let together = loader.load_model(&model, on_cuda(Route::Pinned)).unwrap();
+    assert_eq!(fake.cuda.live().allocations, before - 2);
+    drop((together, loader));
+    fake.assert_clean();
+
+    let mut loaded = Loader::default().load_model(&model, on_host().apart(true)).unwrap();
+    assert_same(&loaded, &specs);
+    assert!(loaded.tensors.iter().all(|tensor| tensor.address() % 64 == 0));
+    let gone = loaded.tensors.remove(0);
+    let page = gone.address() / 4096 * 4096;
+    let mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let mut ends = line.split([' ', '-']).map(|end| u64::from_str_radix(end, 16));
+            let (from, to) = (ends.next().unwrap().unwrap(), ends.next().unwrap().unwrap());
+            (from..to).contains(&page)
+        })
+    };
+    assert!(mapped());
+    drop(gone);
+    assert!(!mapped(), "its pages are gone while the others are there");
+    for (tensor, spec) in loaded.tensors.iter().zip(&specs[1..]) {
+        assert_eq!(tensor.digest().unwrap(), digest(&spec.bytes));
+    }
+}
