@@ -14,7 +14,7 @@ def _validator(name: str):
     return jsonschema.Draft202012Validator(schema)
 
 
-VALIDATORS = {name: _validator(name) for name in ["load", "inspect", "bench", "error"]}
+VALIDATORS = {name: _validator(name) for name in ["load", "inspect", "bench", "doctor", "error"]}
 
 
 def check(name: str, value):

@@ -126,7 +126,72 @@ BENCH = {
         | {"kernel": "Linux 6.12", "driver": None, "figures": FIGURES}
     ],
 }
-RIGHT = {"load": LOAD, "inspect": INSPECT, "bench": BENCH, "error": ERROR}
+DOCTOR_STORAGE = {
+    "file_system": "ext4",
+    "kind": "disk",
+    "rotational": None,
+    "direct": {"state": "told", "memory": 4, "offset": 512},
+}
+DOCTOR = {
+    "schema": 1,
+    "weightlift": "0.1.0",
+    "system": {
+        "kernel": "Linux 6.1",
+        "huge_pages": "madvise",
+        "locked_memory": None,
+        "nvidia_module": None,
+        "nvidia_fs": False,
+    },
+    "machine": {
+        "processors": 2,
+        "available_memory": 1,
+        "memory_limit": {"bytes": 1, "group": "/sys/fs/cgroup/a"},
+        "io_uring": {"yes": 64},
+        "cufile": {"no": "it is not there"},
+    },
+    "devices": [
+        {
+            "ordinal": 0,
+            "name": "GPU",
+            "cuda": "CUDA 13.0",
+            "library": "libcuda.so.1",
+            "pci": "0000:01:00.0",
+            "memory_free": 1,
+            "memory_total": 2,
+            "batched_copies": True,
+            "link": {"speed": 32.0, "width": 16, "most_speed": 32.0, "most_width": 16},
+        }
+    ],
+    "no_device": None,
+    "path": {
+        "path": "/a",
+        "storage": DOCTOR_STORAGE,
+        "format": "gguf",
+        "no_model": None,
+        "files": [
+            {
+                "path": "/a/b",
+                "bytes": 1,
+                "storage": DOCTOR_STORAGE,
+                "residency": "cachestat",
+                "cached_bytes": 0,
+                "buffered": None,
+            }
+        ],
+    },
+    "auto": {
+        "device": "cuda:0",
+        "device_reason": "a",
+        "route": "pinned",
+        "reason": "b",
+        "readers": 2,
+        "few_readers": None,
+        "pinned_bytes": 1,
+        "bus_bytes_per_second": 6.3e10,
+    },
+    "findings": [{"what": "a", "means": "b", "todo": "c"}],
+}
+RIGHT = {"load": LOAD, "inspect": INSPECT, "bench": BENCH, "doctor": DOCTOR, "error": ERROR}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -170,6 +235,14 @@ WRONG = [
     ("bench", ("series", 0, "actual_route"), "auto"),
     ("bench", ("series", 0, "figures", "values"), []),
     ("bench", ("series", 0, "figures", "direct_share"), 1.5),
+    ("doctor", ("machine", "io_uring"), {"yes": 1, "no": "both"}),
+    ("doctor", ("machine", "processors"), 0),
+    ("doctor", ("devices", 0, "link", "width"), 0),
+    ("doctor", ("path", "files", 0, "residency"), "perhaps"),
+    ("doctor", ("path", "storage", "direct"), {"state": "told"}),
+    ("doctor", ("auto", "device"), "gpu"),
+    ("doctor", ("auto", "route"), "auto"),
+    ("doctor", ("findings", 0, "todo"), ""),
     ("error", ("error", "kind"), "two words"),
     ("error", ("error", "message"), "two\nlines"),
     ("error", ("error", "context"), []),
@@ -201,6 +274,10 @@ REQUIRED = [
     *[("bench", ("samples", 2, key)) for key in BENCH["samples"][2]],
     *[("bench", ("series", 0, key)) for key in BENCH["series"][0] if key != "figures"],
     *[("bench", ("series", 0, "figures", key)) for key in FIGURES],
+    *[("doctor", (key,)) for key in DOCTOR],
+    *[("doctor", ("auto", key)) for key in DOCTOR["auto"]],
+    *[("doctor", ("devices", 0, key)) for key in DOCTOR["devices"][0]],
+    *[("doctor", ("path", "files", 0, key)) for key in DOCTOR["path"]["files"][0]],
     *[("error", ("error", key)) for key in ERROR["error"]],
 ]
 

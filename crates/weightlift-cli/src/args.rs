@@ -9,6 +9,7 @@ use weightlift::index::Format;
 use weightlift::{Error, ErrorKind, OpenOptions, Options, parse_size};
 
 use crate::bench::{Bench, HIDDEN, Part};
+use crate::doctor::Doctor;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +18,7 @@ Examples:
   weightlift load models/llama --device host --tensors 'model.layers.0.*' --digest
   weightlift load models/llama --device cuda:1 --route pinned --json
   weightlift plan models/llama --block-size 8MiB  what a load would read and copy
+  weightlift doctor models/llama                  what stands in a load's way
   weightlift demo                                 what this machine can do
   weightlift bench models/llama --reading-threads 0-6,8 --html bench.html
 
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     Plan(Plan),
     /// Make a model, load it by every route of this machine, and check every byte.
     Demo(Demo),
+    /// Tell what this machine and a path can do, what a load will take, and what to do about it.
+    Doctor(Doctor),
     /// Measure a model's routes, cold and warm, each sample in a process of its own.
     Bench(Bench),
     /// A sample of `bench`.

@@ -14,6 +14,7 @@
 mod args;
 mod bench;
 mod demo;
+mod doctor;
 mod error;
 mod inspect;
 mod load;
@@ -68,6 +69,7 @@ fn dispatch(command: Command, program: &[OsString], stop: &Stop) -> Result<(), F
         Command::Inspect(options) => inspect::run(&options, stop),
         Command::Plan(options) => plan::run(&options, stop),
         Command::Demo(options) => demo::run(&options, stop),
+        Command::Doctor(options) => doctor::run(&options, stop),
         Command::Bench(options) => bench::run(&options, program, stop),
         Command::BenchPart(part) => bench::run_part(&part, stop),
         Command::Completions { shell } => {

@@ -29,6 +29,23 @@ pub enum LoadError {
     },
 }
 
+/// The name by which cuFile's library (GPUDirect Storage) can be opened, or what was tried and the
+/// loader's own words about it. The library stays open for the life of the process.
+pub fn find_cufile() -> Result<&'static str, Vec<(String, String)>> {
+    let mut tried = Vec::new();
+    for name in platform::CUFILE_NAMES {
+        match open(Path::new(name)) {
+            Ok(library) => {
+                // A library that has run its initialisers is safest left alone.
+                std::mem::forget(library);
+                return Ok(name);
+            }
+            Err(why) => tried.push(((*name).to_owned(), why)),
+        }
+    }
+    Err(tried)
+}
+
 fn list(tried: &[(String, String)]) -> String {
     let each: Vec<_> = tried.iter().map(|(name, why)| format!("{name} ({why})")).collect();
     each.join(", ")

@@ -12,6 +12,11 @@ use libloading::os::unix;
 pub(crate) const DRIVER_NAMES: &[&str] =
     &["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"];
 
+/// cuFile's names, best first. The runtime's package puts it where the linker looks; the toolkit's
+/// own folder need not be there.
+pub(crate) const CUFILE_NAMES: &[&str] =
+    &["libcufile.so.0", "libcufile.so", "/usr/local/cuda/lib64/libcufile.so.0"];
+
 /// # Safety
 ///
 /// The library's initialisers may run.

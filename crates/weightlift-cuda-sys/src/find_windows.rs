@@ -9,6 +9,9 @@ use libloading::os::windows;
 /// The driver is installed into the system folder.
 pub(crate) const DRIVER_NAMES: &[&str] = &["nvcuda.dll"];
 
+/// Windows has no cuFile.
+pub(crate) const CUFILE_NAMES: &[&str] = &[];
+
 /// A bare name is looked for in the system folder only, so that a stray `nvcuda.dll` in the
 /// current or the program's folder is never run.
 ///

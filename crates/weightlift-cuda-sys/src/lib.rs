@@ -27,4 +27,4 @@ mod platform;
 
 pub use driver::Driver;
 pub use ffi::*;
-pub use find::LoadError;
+pub use find::{LoadError, find_cufile};

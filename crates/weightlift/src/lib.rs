@@ -41,17 +41,21 @@ mod loader;
 
 mod limits;
 
+mod machine;
+
 pub use device::DeviceId;
+pub use device::cuda::DeviceFacts;
 pub use error::{Error, ErrorKind, Result};
 pub use limits::{PinnedCopies, PlainReads, pinned_copies, plain_reads};
 pub use load::{CancelToken, Destination, Event, Loaded, Request, Wanted};
 pub use loader::{Loader, default_loader, load};
+pub use machine::{Choice, Found, MachineFacts, MemoryLimit, choice, device_facts, machine_facts};
 pub use options::{
     DeviceChoice, DirectIo, LARGEST_BLOCK, Options, ReadingThreads, Route, RouteChoice,
     SMALLEST_BLOCK, format_size, parse_size,
 };
 pub use plan::{Block, Copy, Geometry, Piece, Plan, PlannedStorage};
-pub use read::{Stream, StreamOptions};
+pub use read::{ReadFacts, Stream, StreamOptions, read_facts};
 pub use report::{Bytes, Decision, Fallback, Quarantined, Report, Seconds, SourceReport};
 pub use source::{Direct, Model, OpenOptions, OpenSource, Source};
 pub use system::{

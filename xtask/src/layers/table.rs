@@ -48,8 +48,10 @@ pub const ROOMS: &[Room] = &[
         &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route", "load"], true),
     room("limits", "what a machine can do at best, measured without the engine",
         &["error", "system", "source", "memory", "device"], false),
+    room("machine", "what this machine can do, as loads see it",
+        &["error", "options", "system", "read", "device", "route"], false),
     room("lib", "declares the rooms and what is public",
-        &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route", "load", "loader", "limits"], true),
+        &["error", "options", "report", "sync", "system", "source", "plan", "memory", "read", "device", "tensor", "route", "load", "loader", "limits", "machine"], true),
 ];
 
 /// The one place of crate `weightlift` that speaks to the CUDA driver.

@@ -106,7 +106,7 @@ pub(super) fn of_all(model: &Model, digests: &[u64]) -> String {
 }
 
 /// The files that the model's bytes lie in, links resolved.
-pub(super) fn files(model: &Model) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn files(model: &Model) -> Result<Vec<PathBuf>, Error> {
     use std::os::fd::AsRawFd;
     let mut files = Vec::new();
     for source in model.sources().iter() {

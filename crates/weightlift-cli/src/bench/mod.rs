@@ -34,6 +34,7 @@ use crate::signal::{Grace, Stop};
 use crate::text;
 
 pub(crate) use args::{Bench, Part};
+pub(crate) use expected::files;
 pub(crate) use part::run as run_part;
 pub(crate) use process::HIDDEN;
 

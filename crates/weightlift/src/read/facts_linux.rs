@@ -2,10 +2,15 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use serde::Serialize;
+
 use super::access::{DirectAlignment, Facts};
-use crate::source::Source;
+use crate::error::Error;
+use crate::source::{LocalFile, Source};
 use crate::system::{self, Residency, Resident, StorageFacts, StorageKind};
 
 /// Looked up for each file when a reader first asks for it, and so beside the driver's start.
@@ -105,7 +110,11 @@ fn look(source: &dyn Source) -> Result<(Known, Residency), String> {
     let open = source.open().map_err(|error| error.to_string())?;
     let descriptor = open.descriptor().ok_or("it is no local file")?;
     let file: File = descriptor.try_clone_to_owned().map_err(|error| error.to_string())?.into();
-    let facts = StorageFacts::of(&file).map_err(|error| error.to_string())?;
+    judge(&file).map(|(known, residency, _)| (known, residency)).map_err(|error| error.to_string())
+}
+
+fn judge(file: &File) -> io::Result<(Known, Residency, StorageFacts)> {
+    let facts = StorageFacts::of(file)?;
     let alignment = match facts.direct {
         system::DirectAlignment::Told { memory, offset }
         | system::DirectAlignment::Assumed { memory, offset } => {
@@ -114,12 +123,57 @@ fn look(source: &dyn Source) -> Result<(Known, Residency), String> {
         system::DirectAlignment::Refused => Err("its file system has no direct reads".to_owned()),
         system::DirectAlignment::Unknown => Ok(DirectAlignment::USUAL),
     };
-    let residency = Residency::of(&file, &facts);
+    let residency = Residency::of(file, &facts);
     let buffered = rule(&facts)
         .or_else(|| alignment.clone().err())
         .or_else(|| (residency.method() == "unknown").then(|| UNASKED.to_owned()));
     let can_be_ahead = facts.kind != StorageKind::Memory;
-    Ok((Known { alignment, buffered, can_be_ahead }, residency))
+    Ok((Known { alignment, buffered, can_be_ahead }, residency, facts))
+}
+
+/// How loads read a file, unless told otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ReadFacts {
+    /// The file's length in bytes.
+    pub bytes: u64,
+    /// What it lies on.
+    pub storage: StorageFacts,
+    /// How it is learnt what the page cache holds: `memory`, `cachestat`, `mincore` or `unknown`.
+    pub residency: String,
+    /// Bytes of it that are in the page cache, in whole pieces of 1 MiB; `None` where nobody tells.
+    pub cached_bytes: Option<u64>,
+    /// Why all of it is read through the page cache; `None` where what the cache does not hold is
+    /// read past it.
+    pub buffered: Option<String>,
+}
+
+/// Looks at the regular file at `path`; links are followed. It reads nothing of it.
+///
+/// # Errors
+///
+/// [`ErrorKind::FileNotFound`](crate::ErrorKind::FileNotFound), `PermissionDenied`, `Io`, and
+/// `NotRegular` for what is no file, each with the path.
+pub fn read_facts(path: impl AsRef<Path>) -> Result<ReadFacts, Error> {
+    const PIECE: u64 = 1 << 20;
+    let path = path.as_ref();
+    let (source, file) = LocalFile::open_new(path.to_owned(), &path.to_string_lossy())?;
+    let (known, residency, storage) =
+        judge(&file).map_err(|error| Error::io(error, "look at a file", path.display()))?;
+    let bytes = source.length();
+    let pieces = (0..bytes).step_by(PIECE as usize).map(|at| (at, PIECE.min(bytes - at)));
+    let cached = |(at, length)| match residency.range(at, length) {
+        Resident::All => Some(length),
+        Resident::Unknown => None,
+        _ => Some(0),
+    };
+    Ok(ReadFacts {
+        bytes,
+        storage,
+        residency: residency.method().to_owned(),
+        cached_bytes: pieces.map(cached).sum(),
+        buffered: known.buffered,
+    })
 }
 
 /// Read past the cache, a file that is in it takes twenty times as long or more; read through it,
@@ -146,7 +200,6 @@ fn rule(facts: &StorageFacts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::LocalFile;
 
     #[test]
     fn descriptors_are_kept_of_few_files() {

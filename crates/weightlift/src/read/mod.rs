@@ -22,12 +22,16 @@ mod uring_linux;
 
 use crate::error::Result;
 use crate::memory::Place;
+#[cfg(target_os = "linux")]
+pub(crate) use uring_linux::queue_entries;
 
 pub(crate) use access::Access;
 pub(crate) use ahead::Claim;
 pub(crate) use auto::Auto;
 #[cfg(target_os = "linux")]
 pub(crate) use facts_linux::FileFacts;
+#[cfg(target_os = "linux")]
+pub use facts_linux::{ReadFacts, read_facts};
 pub use stream::{Stream, StreamOptions};
 
 /// Reads pieces into places. One reader thread owns one reader.

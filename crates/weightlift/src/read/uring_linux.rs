@@ -86,16 +86,21 @@ enum Step {
     Over,
 }
 
+/// How many entries a queue may have; why there can be none otherwise. The system is asked once in
+/// a process whether it has what is needed.
+pub(crate) fn queue_entries() -> Result<u32, String> {
+    static FOUND: OnceLock<Result<u32, String>> = OnceLock::new();
+    let most = FOUND.get_or_init(|| {
+        let (mut queue, entries) = halving(MOST_ENTRIES, IoUring::new)?;
+        can_read(&mut queue).map(|()| entries)
+    });
+    most.clone()
+}
+
 impl<'a> Uring<'a> {
-    /// A reader of `kind`, and how many entries its queue has; why there is none otherwise. The
-    /// system is asked once in a process whether it has what is needed.
+    /// A reader of `kind`, and how many entries its queue has; why there is none otherwise.
     pub(crate) fn new(access: &'a Access, kind: Kind) -> Result<(Self, u32), String> {
-        static FOUND: OnceLock<Result<u32, String>> = OnceLock::new();
-        let most = FOUND.get_or_init(|| {
-            let (mut queue, entries) = halving(MOST_ENTRIES, IoUring::new)?;
-            can_read(&mut queue).map(|()| entries)
-        });
-        let (queue, entries) = halving(most.clone()?, IoUring::new)?;
+        let (queue, entries) = halving(queue_entries()?, IoUring::new)?;
         let slots = std::iter::repeat_with(|| None).take(DEPTH.min(entries as usize)).collect();
         let reader = Self {
             access,

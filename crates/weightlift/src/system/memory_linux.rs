@@ -34,6 +34,22 @@ fn available(root: &Path, free: impl FnOnce() -> u64) -> u64 {
     groups(root).iter().filter_map(Group::left).fold(machine, u64::min)
 }
 
+/// The tightest limit of memory of the control groups that this process is in, in bytes, and the
+/// folder of that group; `None` where none has a limit.
+pub(crate) fn memory_limit() -> Option<(u64, PathBuf)> {
+    tightest(Path::new("/"))
+}
+
+fn tightest(root: &Path) -> Option<(u64, PathBuf)> {
+    let limit = |group: Group| Some((group.limit(&group.stat())?, group.folder));
+    groups(root).into_iter().filter_map(limit).min()
+}
+
+/// The number in a line of `memory.stat`.
+fn line(stat: &str, name: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
 /// What the kernel thinks can be had without swapping (Linux 3.14 or newer).
 fn machine(root: &Path) -> Option<u64> {
     let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
@@ -77,24 +93,29 @@ static V2: Names = Names {
 };
 
 impl Group {
+    /// What its processes may take in all; `None` if it has no limit. `stat` is the text of its
+    /// `memory.stat`.
+    fn limit(&self, stat: &str) -> Option<u64> {
+        let limits = self.names.limits.iter().filter_map(|name| self.number(name));
+        let of_stat = self.names.stat_limit.and_then(|name| line(stat, name));
+        limits.chain(of_stat).filter(|limit| *limit < NO_LIMIT).min()
+    }
+
+    fn stat(&self) -> String {
+        fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default()
+    }
+
     /// What may still be taken in this group; `None` if it has no limit.
     fn left(&self) -> Option<u64> {
-        let stat = fs::read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
-        let line = |name: &str| {
-            stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
-        };
-        let limits = self.names.limits.iter().filter_map(|name| self.number(name));
-        let limit = limits
-            .chain(self.names.stat_limit.and_then(line))
-            .filter(|limit| *limit < NO_LIMIT)
-            .min()?;
+        let stat = self.stat();
+        let limit = self.limit(&stat)?;
         // Where it does not say what is used, its limit is all that is known.
         let used = self.number(self.names.used).unwrap_or(0);
         let files: u64 = self
             .names
             .files
             .iter()
-            .find_map(|[active, inactive]| line(active)?.checked_add(line(inactive)?))
+            .find_map(|[active, inactive]| line(&stat, active)?.checked_add(line(&stat, inactive)?))
             .unwrap_or(0);
         Some(limit.saturating_sub(used.saturating_sub(files)))
     }

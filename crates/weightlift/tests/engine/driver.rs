@@ -110,6 +110,23 @@ fn every_device_gets_its_own_and_they_share_one_ring() {
 
 /// GP-01, invariant 12: bare `cuda` is the calling thread's device, and whatever context the
 /// caller had, it has again.
+/// What doctor tells of a device, and that it leaves nothing behind.
+#[test]
+fn the_driver_tells_what_a_device_is() {
+    let fake = Fake::new(Config { devices: 2, version: 12080, ..Config::default() });
+    let facts = weightlift::device_facts(1, Some(fake.cuda.path())).unwrap();
+    assert_eq!((facts.ordinal, &*facts.cuda, &*facts.pci), (1, "CUDA 12.8", "0000:02:00.0"));
+    assert!(facts.batched_copies);
+    assert!(facts.memory_free > Some(0) && facts.memory_free <= facts.memory_total);
+    assert_eq!(facts.library, fake.cuda.path().display().to_string());
+    let none = weightlift::device_facts(2, Some(fake.cuda.path())).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::InvalidDevice);
+    fake.assert_clean();
+    drop(fake);
+    let fake = Fake::new(Config { version: 12000, ..Config::default() });
+    assert!(!weightlift::device_facts(0, Some(fake.cuda.path())).unwrap().batched_copies);
+}
+
 #[test]
 #[allow(unsafe_code)] // plays the caller, who uses the driver directly
 fn the_callers_device_is_taken_and_the_callers_context_stays() {

@@ -31,7 +31,7 @@ const NOT_CALLED: [(&str, &str); 13] = [
     ("cuCtxGetDevice", "only to find the number of a caller's context; tested in driver.rs"),
     ("cuCtxSynchronize", "for memory that is handed to others, later"),
     ("cuDeviceGetAttribute", "for choices by device, later"),
-    ("cuDeviceGetPCIBusId", "to find the device's NUMA node, later"),
+    ("cuDeviceGetPCIBusId", "for weightlift doctor; tested in driver.rs"),
     ("cuDeviceGetUuid_v2", "to match devices of other interfaces, later"),
     ("cuDevicePrimaryCtxGetState", "for reports about contexts, later"),
     ("cuDeviceTotalMem_v2", "cuMemGetInfo tells both numbers"),

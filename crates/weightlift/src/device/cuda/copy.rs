@@ -1,14 +1,14 @@
 //! The copy stream: copies out of staging blocks, single or batched, and their ends.
 #![allow(unsafe_code)] // calls the driver
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weightlift_cuda_sys::{
     CU_EVENT_DISABLE_TIMING, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, CU_STREAM_NON_BLOCKING, CuEvent,
-    CuMemLocation, CuMemcpyAttributes, CuStatus, CuStream,
+    CuMemLocation, CuMemcpyAttributes, CuStatus, CuStream, Driver,
 };
 
 use super::CudaDevice;
@@ -50,7 +50,7 @@ pub(super) struct Stream {
 
 /// The batched copy, in the two forms that drivers have.
 #[derive(Debug, Clone, Copy)]
-enum Batch {
+pub(super) enum Batch {
     /// Since 13.0.
     Plain(BatchPlain),
     /// Since 12.8: also tells which copy failed.
@@ -80,6 +80,16 @@ type BatchWithIndex = unsafe extern "C" fn(
     CuStream,
 ) -> CuStatus;
 
+/// The batched copy that a driver of that version has.
+pub(super) fn batch(driver: &Driver, version: c_int) -> Option<Batch> {
+    // A symbol may be there before the function works: the version decides too.
+    match (driver.cuMemcpyBatchAsync_v2, driver.cuMemcpyBatchAsync) {
+        (Some(function), _) if version >= 13000 => Some(Batch::Plain(function)),
+        (_, Some(function)) if version >= 12080 => Some(Batch::WithIndex(function)),
+        _ => None,
+    }
+}
+
 impl Stream {
     /// The device's stream that is ready, or a new one.
     pub(super) fn new(device: Arc<CudaDevice>) -> Result<Self> {
@@ -87,12 +97,7 @@ impl Stream {
             Some(handle) => handle,
             None => create(&device)?,
         };
-        // A symbol may be there before the function works: the version decides too.
-        let batch = match (device.driver.cuMemcpyBatchAsync_v2, device.driver.cuMemcpyBatchAsync) {
-            (Some(function), _) if device.version >= 13000 => Some(Batch::Plain(function)),
-            (_, Some(function)) if device.version >= 12080 => Some(Batch::WithIndex(function)),
-            _ => None,
-        };
+        let batch = batch(device.driver, device.version);
         let (submitting, calls) = (Mutex::new(()), AtomicU64::new(0));
         Ok(Self { device, handle, batch, submitting, calls })
     }

@@ -5,9 +5,10 @@ use std::ffi::{CStr, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use serde::Serialize;
 use weightlift_cuda_sys::{CuContext, CuDevice, CuStatus, Driver, LoadError};
 
-use super::CudaDevice;
+use super::{CudaDevice, copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Quarantine;
 
@@ -178,9 +179,56 @@ impl Platform {
         Ok(name.to_string_lossy().into_owned())
     }
 
+    /// What the driver tells of the device `ordinal`, which is started for it.
+    pub(crate) fn facts(&self, ordinal: u32) -> Result<DeviceFacts> {
+        let device = self.device(ordinal)?;
+        let mut address = [0; 32];
+        let handle = self.handle(ordinal)?;
+        // SAFETY: the buffer is valid for the length given, and the driver ends it with a NUL.
+        let status = unsafe { (self.driver.cuDeviceGetPCIBusId)(address.as_mut_ptr(), 31, handle) };
+        self.check(status, "cuDeviceGetPCIBusId")?;
+        // SAFETY: the buffer is ours and its last byte is a NUL in any case.
+        let address = unsafe { CStr::from_ptr(address.as_ptr()) };
+        let current = device.enter()?;
+        let memory = device.memory_info();
+        drop(current);
+        Ok(DeviceFacts {
+            ordinal,
+            name: device.name().to_owned(),
+            cuda: device.cuda_version(),
+            library: self.driver.path().display().to_string(),
+            pci: address.to_string_lossy().to_lowercase(),
+            memory_free: memory.map(|(free, _)| free),
+            memory_total: memory.map(|(_, total)| total),
+            batched_copies: copy::batch(self.driver, self.version()).is_some(),
+        })
+    }
+
     fn check(&self, status: CuStatus, function: &'static str) -> Result<()> {
         if status.is_success() { Ok(()) } else { Err(failed(self.driver, status, function)) }
     }
+}
+
+/// What a CUDA device is, as its driver tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DeviceFacts {
+    /// Its number among those that the driver shows to this process.
+    pub ordinal: u32,
+    /// Its name.
+    pub name: String,
+    /// The newest CUDA that the driver knows: `CUDA 13.0`.
+    pub cuda: String,
+    /// The driver's library.
+    pub library: String,
+    /// Where it is on the PCI bus, as `/sys/bus/pci/devices` spells it.
+    pub pci: String,
+    /// Bytes of its memory that are free; `None` where the driver does not tell.
+    pub memory_free: Option<u64>,
+    /// Bytes of its memory.
+    pub memory_total: Option<u64>,
+    /// Whether many small copies can be one call (CUDA 12.8 or newer).
+    pub batched_copies: bool,
 }
 
 /// The error of a driver function that answered `status`.

@@ -9,4 +9,6 @@ mod driver;
 mod memory;
 
 pub(crate) use context::CudaDevice;
+pub use driver::DeviceFacts;
 pub(crate) use driver::Platform;
+pub(crate) use weightlift_cuda_sys::find_cufile;

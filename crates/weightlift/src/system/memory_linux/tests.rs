@@ -114,6 +114,8 @@ fn of_nested_groups_the_tightest_counts_wherever_it_stands() {
         .group("a/b", &v2_group("max", 800 * MIB, 0, 0))
         .group("a/b/c", &v2_group("2147483648", 100 * MIB, 0, 0));
     assert_eq!(tree.available(), 124 * MIB);
+    let (limit, folder) = tightest(tree.0.path()).unwrap();
+    assert_eq!((limit, folder.ends_with("a")), (1 << 30, true));
     tree.group("a/b", &v2_group("838860900", 800 * MIB, 0, 0));
     assert_eq!(tree.available(), 100);
     tree.group("a/b/c", &v2_group("0", 100 * MIB, 0, 0));
