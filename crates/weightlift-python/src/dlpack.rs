@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // DLPack is an interface of C
 
 use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use pyo3::exceptions::PyBufferError;
@@ -72,7 +73,9 @@ struct Owned<M> {
 unsafe extern "C" fn delete<M>(managed: *mut M) {
     // SAFETY: made by `Box::into_raw` as `Owned<M>`, whose first field `managed` is; the consumer
     // calls this once.
-    drop(unsafe { Box::from_raw(managed.cast::<Owned<M>>()) });
+    let owned = unsafe { Box::from_raw(managed.cast::<Owned<M>>()) };
+    // There is nobody to tell of a panic, and it must not unwind into whoever calls this.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(owned)));
 }
 
 /// The destructor of a capsule: what nobody consumed is freed. A consumed one has another name.

@@ -78,10 +78,7 @@ impl Stream {
         py: Python<'_>,
         work: impl FnOnce(&mut weightlift::Stream) -> std::io::Result<T> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| {
-            let mut stream = self.lock();
-            stream.as_mut().map(work)
-        });
+        let done = guarded(py, || Ok(self.lock().as_mut().map(work)))?;
         match done {
             Some(Ok(done)) => Ok(done),
             Some(Err(error)) => {

@@ -42,7 +42,7 @@ mod loader;
 pub use device::DeviceId;
 pub use error::{Error, ErrorKind, Result};
 pub use load::{CancelToken, Destination, Event, Loaded, Request, Wanted};
-pub use loader::{Loader, default_loader, load};
+pub use loader::{Loader, default_loader, load, select};
 pub use options::{
     DeviceChoice, DirectIo, LARGEST_BLOCK, Options, ReadingThreads, Route, RouteChoice,
     SMALLEST_BLOCK, format_size, parse_size,

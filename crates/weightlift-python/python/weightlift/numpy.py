@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ._bytes import as_file
-from ._model import Model, Tensor, literal, open
+from ._model import Job, Model, Tensor, TensorInfo, literal, open, patterns
 from .errors import InvalidOption
 
 __all__ = ["load", "load_file"]
@@ -91,18 +91,33 @@ def load(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 def _load(model: Model, device: Any = "host", **call: Any) -> dict[str, np.ndarray[Any, Any]]:
     _host_only(device)
-    # Before anything is read: every type that is wanted must have a name in numpy.
-    _check(model, call.get("tensors"))
-    return {tensor.name: array(tensor) for tensor in model._run("host", **call)}
+    call["tensors"] = _check(model, call.get("tensors"))
+    return _arrays(model._run("host", **call))
 
 
-def _check(model: Model, names: Any) -> None:
-    if names is None:
-        for dtype in {info.dtype for info in model.tensors}:
+def _arrays(loaded: list[Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+    return {tensor.name: array(tensor) for tensor in loaded}
+
+
+def _start(model: Model, device: Any, infos: list[TensorInfo], **call: Any) -> Job:
+    """Begins to load these tensors, and returns at once."""
+    _host_only(device)
+    return model._start("host", [info.name for info in infos], _arrays, **call)
+
+
+def _check(model: Model, tensors: Any) -> list[str] | None:
+    """Before anything is read: numpy has a type for every tensor that is asked for. Returns the names
+    and patterns, which may have come from an iterator."""
+    names = patterns(tensors)
+    if names != []:
+        for dtype in model._native.dtypes(names):
             dtype_of(dtype)
+    return names
 
 
 def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) -> np.ndarray[Any, Any]:
+    _host_only(device)
+    dtype_of(model[name].dtype)
     return array(model._run("host", tensors=None if native else [literal(name)], native=native, **call)[0])
 
 
