@@ -69,6 +69,16 @@ def test_a_type_that_numpy_lacks_is_said_before_anything_is_read(models):
             with pytest.raises(TypeError, match="numpy has no type"):
                 model.load(framework="numpy")
             assert model.report is None
+            # Also where some are asked for, and only if they are among those.
+            name = next(info.name for info in model.tensors if info.dtype in lacking)
+            for asked in ([name], name, iter([name])):
+                with pytest.raises(TypeError, match="numpy has no type"):
+                    model.load(framework="numpy", tensors=asked)
+            assert model.report is None
+            with weightlift.safe_open(path, "np") as opened, pytest.raises(TypeError):
+                opened.get_tensor(name)
+            had = [info.name for info in model.tensors if info.dtype not in lacking]
+            assert set(model.load(framework="numpy", tensors=had)) == set(had)
             break
     else:
         pytest.fail("no model has a type that numpy lacks")

@@ -141,6 +141,33 @@ def test_errors_are_ours_and_the_fitting_built_in(tmp_path, call, builtin, kind)
     assert type(pickle.loads(pickle.dumps(error))) is type(error)
 
 
+def test_panics_are_exceptions():
+    """Planted ones, in a build for debugging: in a load, in a load beside, and where there is no wall
+    of ours and PyO3's stops it. The process goes on."""
+    code = f"""
+    import weightlift
+    from weightlift import _native
+    try:
+        _native._panic("guarded")
+    except weightlift.errors.InternalError as error:
+        print(error.kind, error.hint)
+    try:
+        _native._panic("job").result()
+    except weightlift.errors.InternalError as error:
+        print(error.kind)
+    try:
+        _native._panic("elsewhere")
+    except BaseException as error:
+        print(type(error).__name__)
+    """
+    from weightlift import _native
+
+    assert hasattr(_native, "_panic"), "the tests are for a build with debug assertions"
+    status, out, err = python(code)
+    assert (status, out) == (0, "Internal please report it\nInternal\nPanicException\n"), err
+    assert err.count("planted") == 3
+
+
 def test_every_kind_of_error_has_a_class():
     from weightlift import errors
 
