@@ -325,6 +325,59 @@ def test_a_signal_handler_that_raises_ends_the_load_with_its_exception(large, fa
     assert (status, out) == (0, "mine\n"), err
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        # GP-02: a rank among all processes is no number of a device.
+        {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16"},
+        # GP-03: what the variable may hold is the driver's to read.
+        *({"CUDA_VISIBLE_DEVICES": value} for value in (
+            "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-1b3a7b3c-0d2c-5e5e-9f3a-6f1a6b6f2a5c", "", "-1", "3,1", "0,0", "no"
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_no_device_is_derived_from_the_environment(small, fake_driver, environment):
+    code = f"""
+    import weightlift
+    model = weightlift.open({str(small)!r})
+    for device in ("cuda", "auto", 1, "1", "cuda:1"):
+        print(*{{tensor.device for tensor in model.load(device).values()}}, end=" ")
+    """
+    fake = {**slow_driver(fake_driver, 0), "FAKE_CUDA": "devices=2"}
+    assert python(code, **fake, **environment) == (0, "cuda:0 cuda:0 cuda:1 cuda:1 cuda:1 ", "")
+
+
+# GP-06
+def test_an_exception_that_is_kept_holds_no_memory_and_the_next_load_works(large, tmp_path):
+    code = f"""
+    import os, shutil, weightlift
+    from pathlib import Path
+    def resident():
+        return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    folder = Path(shutil.copytree({str(large)!r}, {str(tmp_path / "copy")!r}))
+    kept = []
+    one = weightlift.Loader(reading_threads=1)
+    weightlift.numpy.load_file(folder)
+    before = resident()
+    for framework in (None, "numpy", None):
+        model = weightlift.open(folder)
+        last = sorted(folder.iterdir())[-1]
+        size = last.stat().st_size
+        try:
+            # Most of it is read by then.
+            def cut(done, total):
+                os.truncate(last, size - 4096)
+            model.load("host", framework=framework, progress=cut, loader=one)
+        except OSError as error:
+            kept.append(error)
+        os.truncate(last, size)
+        del model
+    print(len(kept), resident() - before < 30_000_000, len(weightlift.numpy.load_file({str(large)!r})))
+    """
+    assert python(code) == (0, "3 True 16\n", "")
+
+
 # GP-05
 def test_a_forked_child_loads_to_the_host_and_is_told_to_spawn(large, fake_driver):
     code = f"""

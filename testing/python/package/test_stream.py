@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import random
 import subprocess
@@ -61,6 +62,24 @@ def test_tensors_outlive_the_stream_and_the_model(large):
     del stream, model
     gc.collect()
     assert np.array_equal(first, copy)
+
+
+# LT-03, LT-04
+def test_the_order_in_which_things_end_does_not_matter(large):
+    with safetensors.safe_open(large / "model-00001-of-00002.safetensors", "np") as theirs:
+        expected = theirs.get_tensor("1.1")
+    for order in itertools.permutations(["close", "stream", "model", "loader", "first"]):
+        held = {"loader": weightlift.Loader(), "model": weightlift.open(large)}
+        held["stream"] = weightlift.stream(held["model"], framework="numpy", window=16_000_000, loader=held["loader"])
+        held["first"] = next(held["stream"])
+        kept = next(held["stream"])[1]
+        for what in order:
+            if what != "close":
+                del held[what]
+            elif "stream" in held:
+                held["stream"].close()
+        assert jobs() == 0, order
+        assert np.array_equal(kept, expected), order
 
 
 def test_memory_is_bounded_by_the_window(large):
