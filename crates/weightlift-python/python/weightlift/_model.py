@@ -155,7 +155,7 @@ class Model:
         return list(self._infos().values())
 
     @property
-    def report(self) -> dict[str, Any] | None:
+    def report(self) -> dict[str, Any] | Any:  # None before the first: nobody has to ask a second time
         """The report of the last load of this model: bytes by route and kind of read, seconds by
         phase, decisions and fallbacks. ``None`` before the first."""
         return self._report
@@ -218,7 +218,7 @@ class Model:
 
         What happened stands in :attr:`report` afterwards.
         """
-        call = {
+        call: dict[str, Any] = {
             "tensors": tensors, "route": route, "reading_threads": reading_threads,
             "staging_budget": staging_budget, "pin_host": pin_host, "progress": progress, "loader": loader,
         }  # fmt: skip

@@ -1,15 +1,17 @@
 """The native half of the package. Private: what is documented stands in the modules beside it."""
 
 import os
-from collections.abc import Buffer, Callable
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any, Self, final
+
+from typing_extensions import Buffer  # of collections.abc from Python 3.12 on
 
 __version__: str
 
 def run_command(arguments: list[str]) -> int: ...
 @final
 class Loader:
-    def __init__(self, options: list[tuple[str, str]], driver: str | os.PathLike[str] | None = None) -> None: ...
+    def __new__(cls, options: list[tuple[str, str]], driver: str | os.PathLike[str] | None = None) -> Self: ...
     def options(self) -> dict[str, str]: ...
     def release(self) -> None: ...
     def quarantined(self) -> tuple[int, int]: ...
@@ -38,15 +40,15 @@ class Job:
 
 @final
 class Model:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         path: str | os.PathLike[str],
         format: str | None = None,
-        search_dirs: list[str] = [],
+        search_dirs: list[str] = ...,
         ignore_index: bool = False,
         follow_links: bool = False,
         metadata_lists: bool = False,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def path(self) -> os.PathLike[str]: ...
     @property
@@ -103,7 +105,7 @@ class Tensor:
 
 @final
 class Stream:
-    def __init__(self, path: str | os.PathLike[str], threads: str = "auto", window: int | None = None) -> None: ...
+    def __new__(cls, path: str | os.PathLike[str], threads: str = "auto", window: int | None = None) -> Self: ...
     def readinto(self, buffer: Buffer) -> int: ...
     def seek(self, offset: int, whence: int) -> int: ...
     def tell(self) -> int: ...
