@@ -161,7 +161,7 @@ def test_slices_answer_as_safetensors_do(tmp_path, framework):
             name = chance.choice(list(tensors))
             index = any_index(chance, tensors[name].shape)
             expected = outcome(lambda: theirs.get_slice(name)[index])
-            if expected[0] in ("PanicException", "ValueError"):
+            if expected[0] in ("PanicException", "ValueError", "SystemError", "MemoryError"):
                 continue  # Ends before starts: theirs takes the difference for a huge length.
             assert outcome(lambda: ours.get_slice(name)[index]) == expected, (name, index)
             refused += isinstance(expected[0], str)

@@ -37,7 +37,9 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
         **options: Any,
     ):
         _frameworks.check_backend(backend)
+        _check_text("framework", framework)
         self._framework = _frameworks.module(framework)
+        self._framework.check_device(device)
         self._device = device
         self._loader = loader
         try:
@@ -50,7 +52,6 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
             raise FileNotFound(text, number=error.errno, path=error.filename, context=error.context) from None
 
     def __enter__(self) -> safe_open:
-        self._model()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -71,6 +72,7 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
 
     def get_tensor(self, name: str) -> Any:
         """The tensor of this name. Raises :class:`~weightlift.errors.SafetensorError` if there is none."""
+        _check_text("name", name)
         model = self._model()
         return self._framework._one(model, name, self._device, **self._call(_info(model, name).nbytes))
 
@@ -80,8 +82,9 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
 
     def get_slice(self, name: str) -> PySafeSlice:
         """The tensor of this name, of which to load a part by indexing."""
+        _check_text("name", name)
         model = self._model()
-        return PySafeSlice(self, _info(model, name))
+        return PySafeSlice(self, model, _info(model, name))
 
     def _model(self) -> Model:
         if self._open is None:
@@ -94,10 +97,11 @@ class safe_open:  # noqa: N801 - the name that it takes the place of
 
 class PySafeSlice:
     """A tensor that is not loaded yet. Indexing loads what is asked for: of the first dimension
-    only the rows that are needed are read."""
+    only the rows that are needed are read. It outlives what it came from."""
 
-    def __init__(self, opened: safe_open, info: TensorInfo):
+    def __init__(self, opened: safe_open, model: Model, info: TensorInfo):
         self._opened = opened
+        self._model = model
         self._info = info
 
     def get_shape(self) -> list[int]:
@@ -109,8 +113,7 @@ class PySafeSlice:
         return self._info.dtype
 
     def __getitem__(self, index: Any) -> Any:
-        opened, info = self._opened, self._info
-        model = opened._model()
+        opened, model, info = self._opened, self._model, self._info
         if not opened._framework.INDEXES_ITSELF:
             index = _as_theirs(index, info.shape)
         indices = index if isinstance(index, tuple) else (index,)
@@ -124,6 +127,11 @@ class PySafeSlice:
                 return part[rest]
         whole = opened._framework._one(model, info.name, opened._device, **opened._call(info.nbytes))
         return whole[index]
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"argument '{what}': '{type(value).__name__}' object is not an instance of 'str'")
 
 
 def _info(model: Model, name: str) -> TensorInfo:
@@ -144,20 +152,20 @@ def _as_theirs(index: Any, shape: tuple[int, ...]) -> tuple[int | slice, ...]:
     if sum(each is Ellipsis for each in indices) > 1:
         raise SafetensorError("Only one ellipsis (...) is allowed in slice index")
     taken: list[int | slice] = []
-    for at, each in enumerate(indices):
+    for each in indices:
         if each is Ellipsis:
             taken += [slice(None)] * max(len(shape) - len(indices) + 1, 0)
         elif isinstance(each, slice):
             taken.append(_slice(each))
-        elif hasattr(each, "__index__"):
-            number, dimension = operator.index(each), len(taken)
+        elif (number := _number(each)) is not None:
+            dimension = len(taken)
             # Too many of them are told below.
             size = shape[dimension] if dimension < len(shape) else 0
             if number < 0 and number + size < 0:
                 raise SafetensorError(f"Invalid index {number} for dimension {dimension} of size {size}")
             taken.append(number + size if number < 0 else number)
         else:
-            raise SafetensorError(f"Unsupported slice index at position {at}: expected slice, int, or ellipsis")
+            raise SafetensorError(f"Unsupported slice index at position {len(taken)}: expected slice, int, or ellipsis")
     told = f"Error during slicing [{', '.join(map(_spelled, taken))}] with shape {list(shape)}: "
     if len(taken) > len(shape):
         raise SafetensorError(f"{told}more slicing indexes than dimensions in tensor")
@@ -169,6 +177,13 @@ def _as_theirs(index: Any, shape: tuple[int, ...]) -> tuple[int | slice, ...]:
         if outside >= size:
             raise SafetensorError(f"{told}index {outside} out of bounds for tensor dimension #{at} of size {size}")
     return tuple(taken)
+
+
+def _number(given: Any) -> int | None:
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None
 
 
 def _slice(given: slice) -> slice:

@@ -64,6 +64,12 @@ class InvalidOption(WeightliftError, ValueError):
     kind = "InvalidOption"
 
 
+class InvalidArgument(SafetensorError, InvalidOption):
+    """A framework or a device that there is not; safetensors' functions raise their own error then."""
+
+    kind = "InvalidOption"
+
+
 class InvalidRoute(InvalidOption):
     """A combination of device, route and reading threads that does not exist."""
 

@@ -73,6 +73,12 @@ def _on_gpu(tensor: Tensor, where: jax.Device) -> jax.Array:
     return jax.dlpack.from_dlpack(tensor)
 
 
+def check_device(device: Any) -> None:
+    """Refuses what is no name of a device. Whether JAX has it is seen when it is used."""
+    if not isinstance(device, jax.Device):
+        device_name(device)
+
+
 def device_of(device: Any) -> jax.Device:
     """What a caller means by a device."""
     if isinstance(device, jax.Device):

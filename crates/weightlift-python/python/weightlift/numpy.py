@@ -15,7 +15,7 @@ import numpy as np
 
 from ._bytes import as_file
 from ._model import Job, Model, Tensor, TensorInfo, literal, open, patterns
-from .errors import InvalidOption
+from .errors import InvalidArgument
 
 __all__ = ["load", "load_file"]
 
@@ -90,7 +90,7 @@ def load(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _load(model: Model, device: Any = "host", **call: Any) -> dict[str, np.ndarray[Any, Any]]:
-    _host_only(device)
+    check_device(device)
     call["tensors"] = _check(model, call.get("tensors"))
     return _arrays(model._run("host", **call))
 
@@ -101,7 +101,7 @@ def _arrays(loaded: list[Tensor]) -> dict[str, np.ndarray[Any, Any]]:
 
 def _start(model: Model, device: Any, infos: list[TensorInfo], **call: Any) -> Job:
     """Begins to load these tensors, and returns at once."""
-    _host_only(device)
+    check_device(device)
     return model._start("host", [info.name for info in infos], _arrays, **call)
 
 
@@ -116,14 +116,15 @@ def _check(model: Model, tensors: Any) -> list[str] | None:
 
 
 def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) -> np.ndarray[Any, Any]:
-    _host_only(device)
+    check_device(device)
     dtype_of(model[name].dtype)
     return array(model._run("host", tensors=None if native else [literal(name)], native=native, **call)[0])
 
 
-def _host_only(device: Any) -> None:
+def check_device(device: Any) -> None:
+    """Refuses what is not the host."""
     if str(device) not in ("host", "cpu", "auto", "None"):
-        raise InvalidOption(
+        raise InvalidArgument(
             f"numpy's arrays are in host memory, not on {device}; for arrays there take torch or jax",
             context={"option": "device", "value": str(device)},
         )

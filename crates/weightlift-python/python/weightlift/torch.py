@@ -16,6 +16,7 @@ import torch
 from ._bytes import as_file
 from ._frameworks import check_backend
 from ._model import Done, Job, Model, Tensor, TensorInfo, literal, open, patterns
+from .errors import InvalidArgument
 
 __all__ = ["load", "load_file"]
 
@@ -257,16 +258,28 @@ class _Ahead:
 
 def device_of(device: Any) -> torch.device:
     """What a caller means by a device: the current one where it names none."""
+    where = check_device(device)
+    if where.type == "cuda" and where.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return where
+
+
+def check_device(device: Any) -> torch.device:
+    """The device that is named; one that torch does not know is refused."""
     if device is None or device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "host":
         device = "cpu"
     elif isinstance(device, str) and device.isdecimal():
         device = int(device)
-    where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-    if where.type == "cuda" and where.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return where
+    try:
+        return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(
+            f"torch knows no such device (device: {device}, reason: {reason})",
+            context={"option": "device", "value": str(device), "reason": reason},
+        ) from None
 
 
 def over(tensor: Tensor) -> torch.Tensor:
