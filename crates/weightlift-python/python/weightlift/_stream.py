@@ -49,7 +49,7 @@ def stream(
     infos = model.tensors if tensors is None else [model[name] for name in tensors]
     infos = sorted(infos, key=lambda info: (info.file, info.offset))
     for info in infos:
-        module.dtype_of(info.dtype)
+        module.check_type(info)
     return _give(model, module, device, _parts(infos, window), window, {"loader": loader, **options})
 
 

@@ -100,6 +100,6 @@ def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) 
     return next(iter(_load(model, device, native=native, tensors=names, **call).values()))
 
 
-def dtype_of(name: str) -> Any:
-    """JAX's type for weightlift's name of one: numpy's or that of ``ml_dtypes``."""
-    return _numpy.dtype_of(name)
+def check_type(info: TensorInfo) -> None:
+    """``TypeError`` or ``ImportError`` if JAX has no type for a tensor: numpy's, or those of ``ml_dtypes``."""
+    _numpy.dtype_of(info.dtype)

@@ -52,6 +52,11 @@ def dtype_of(name: str) -> np.dtype[Any]:
     raise TypeError(f"numpy has no type for {name}; weightlift.open(...).load() gives its bytes")
 
 
+def check_type(info: TensorInfo) -> None:
+    """``TypeError`` or ``ImportError`` if numpy has no type for a tensor."""
+    dtype_of(info.dtype)
+
+
 def array(tensor: Tensor) -> np.ndarray[Any, Any]:
     """A tensor in host memory as an array over the same memory, which it keeps alive."""
     return view(tensor, tensor.dtype, tensor.shape, tensor.strides)

@@ -48,6 +48,12 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
+def check_type(info: TensorInfo) -> None:
+    """``TypeError`` if torch has no type for a tensor, or cannot pack its shape."""
+    dtype_of(info.dtype)
+    _shape(info)
+
+
 def load_file(
     filename: str | os.PathLike[str], device: Any = "cpu", *, backend: str | None = None, **options: Any
 ) -> dict[str, torch.Tensor]:
@@ -135,7 +141,7 @@ def _check(opened: Any, names: list[str] | None) -> None:
         dtype_of(dtype)
     if not _PACKED.keys().isdisjoint(dtypes):
         for info in _infos(opened, names):
-            _shape(info)
+            check_type(info)
 
 
 def _on_meta(infos: list[TensorInfo], where: torch.device) -> dict[str, torch.Tensor]:
