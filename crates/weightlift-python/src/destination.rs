@@ -18,6 +18,9 @@ impl Drop for Keep {
     }
 }
 
+/// What Python gives: address, bytes, what keeps them alive, and an event.
+pub(crate) type Given = (u64, u64, Py<PyAny>, Option<u64>);
+
 /// Memory that Python gave: an address, its length in bytes, what keeps it alive, and the handle of
 /// the event after which it may be written.
 #[derive(Clone)]
@@ -29,7 +32,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new((address, length, keep, event): (u64, u64, Py<PyAny>, Option<u64>)) -> Self {
+    pub(crate) fn new((address, length, keep, event): Given) -> Self {
         Self { address, length, keep: Arc::new(Keep(Some(keep))), event }
     }
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use weightlift::{CancelToken, Error, ErrorKind, Event, Options, Request};
 
-use crate::destination::Place;
+use crate::destination::{Given, Place};
 use crate::error::{exception, from_json, guarded};
 use crate::job::Job;
 use crate::model::Model;
@@ -157,7 +157,7 @@ impl Loader {
         model: &Model,
         settings: Vec<(String, String)>,
         names: Vec<String>,
-        places: Option<HashMap<u32, (u64, u64, Py<PyAny>, Option<u64>)>>,
+        places: Option<HashMap<u32, Given>>,
     ) -> PyResult<Job> {
         let options = self.with_settings(py, settings)?;
         let places = places.map(|places| {
