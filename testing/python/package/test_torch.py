@@ -213,3 +213,26 @@ def test_a_type_of_a_quantized_model_is_said(models):
                 model.load("cpu", framework="torch")
             return
     pytest.fail("no model has a type that torch lacks")
+
+
+def test_views_at_odd_places_of_shared_bytes_hold_what_was_read(tmp_path):
+    """ONNX's tensors may lie anywhere in a file, over one another: torch's views may not."""
+    import onnx
+
+    data = bytes(range(64))
+    (tmp_path / "w.bin").write_bytes(data)
+    graph = onnx.GraphProto(name="g")
+    for name, dtype, shape, offset, length in (("a", onnx.TensorProto.UINT8, [64], 0, 64), ("b", onnx.TensorProto.FLOAT, [4], 3, 16)):
+        tensor = graph.initializer.add(name=name, data_type=dtype, dims=shape, data_location=onnx.TensorProto.EXTERNAL)
+        for key, value in (("location", "w.bin"), ("offset", offset), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+    onnx.save(onnx.ModelProto(ir_version=8, graph=graph), tmp_path / "m.onnx")
+    model = weightlift.open(tmp_path / "m.onnx")
+    assert len({info.storage for info in model.tensors}) == 1
+    for loaded in (
+        model.load("cpu", framework="torch"),
+        dict(weightlift.stream(model, "cpu", framework="torch")),
+        {name: model.load("cpu", framework="torch", tensors=[name])[name] for name in "ab"},
+    ):
+        assert bits(loaded["a"]).numpy().tobytes() == data
+        assert bits(loaded["b"]).numpy().tobytes() == data[3:19]
