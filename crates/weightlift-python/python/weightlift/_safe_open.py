@@ -187,13 +187,12 @@ def _number(given: Any) -> int | None:
 
 
 def _slice(given: slice) -> slice:
-    ends = [None if end is None else operator.index(end) for end in (given.start, given.stop)]
-    step = None if given.step is None else operator.index(given.step)
-    if any(end is not None and end < 0 for end in ends):
+    start, stop, step = (None if end is None else operator.index(end) for end in (given.start, given.stop, given.step))
+    if (start is not None and start < 0) or (stop is not None and stop < 0):
         raise OverflowError("can't convert negative int to unsigned")
     if step is not None and step < 1:
         raise SafetensorError(f"Slice step must be a positive integer, got {step}")
-    return slice(*ends, step)
+    return slice(start, stop, step)
 
 
 def _spelled(index: Any) -> str:
