@@ -15,7 +15,7 @@ use std::ffi::OsString;
 
 use pyo3::prelude::*;
 
-// Nobody has tested it without the GIL: an interpreter that can do without turns it on.
+// Not tested without the GIL: an interpreter that can do without turns it on.
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
