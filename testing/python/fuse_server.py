@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 import threading
+import time
 from pathlib import Path
 
 # From the kernel's `linux/fuse.h`, version 7.31; what is not here is answered with ENOSYS.
@@ -94,6 +95,7 @@ class Server:
         if self.asked.wait_from is not None and end > self.asked.wait_from:
             say("waits")
             threading.Event().wait()
+        time.sleep(self.asked.delay_ms / 1000)
         return os.pread(handle, size, offset)
 
     def attributes(self, node) -> bytes:
@@ -119,6 +121,7 @@ def main():
     parser.add_argument("--refuse", choices=["open", "read"], help="where O_DIRECT is an error")
     parser.add_argument("--fail-from", type=int, help="reads beyond this offset are EIO")
     parser.add_argument("--wait-from", type=int, help="reads beyond this offset have no answer")
+    parser.add_argument("--delay-ms", type=float, default=0, help="how long every read takes")
     asked = parser.parse_args()
     device = os.open("/dev/fuse", os.O_RDWR)
     libc = ctypes.CDLL(None, use_errno=True)

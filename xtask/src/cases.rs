@@ -57,7 +57,8 @@ fn every_case_has_tests_that_are_there() {
     let tests = tests();
     let table = read(&cargo::root().join("docs/cases.md"));
     let mut cases = BTreeSet::new();
-    let is_case = |line: &&str| ["| FS-", "| UR-", "| MM-"].iter().any(|id| line.starts_with(id));
+    let kinds = ["| FS-", "| UR-", "| MM-", "| GP-", "| LT-"];
+    let is_case = |line: &&str| kinds.iter().any(|id| line.starts_with(id));
     for row in table.lines().filter(is_case) {
         let [_, case, _, named, _] = row.split('|').collect::<Vec<_>>()[..] else {
             panic!("not three cells: {row}");
@@ -70,7 +71,7 @@ fn every_case_has_tests_that_are_there() {
         }
     }
     // A row that is gone would be missed by nobody else.
-    assert!(cases.len() >= 33, "{cases:?}");
+    assert!(cases.len() >= 48, "{cases:?}");
 }
 
 /// FS-04. `RWF_NOWAIT` found the end of files that go on (Linux 5.9 and 5.10), and to ask what is in
@@ -85,6 +86,24 @@ fn no_read_is_told_not_to_wait() {
         for line in read(&path).lines().filter(|line| !line.trim_start().starts_with("//")) {
             let told = ["preadv2", "ReadWriteFlags", "RWF_"].iter().any(|word| line.contains(word));
             assert!(!told, "{}: {line}", path.display());
+        }
+    }
+}
+
+/// GP-02, GP-03. Ranks are no numbers of devices, and which devices a process sees is the driver's to
+/// know: the variable may hold numbers, UUIDs, or parts of a device.
+#[test]
+fn no_code_reads_which_devices_there_are_from_the_environment() {
+    let sources = files("crates", ".rs").into_iter().chain(files("crates", ".py"));
+    for path in sources {
+        let text = read(&path);
+        for asked in ["var", "var_os", "environ.get", "getenv", "environ"] {
+            for name in ["CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "SLURM_LOCALID"] {
+                for open in ["(\"", "[\""] {
+                    let told = format!("{asked}{open}{name}\"");
+                    assert!(!text.contains(&told), "{}: {told}", path.display());
+                }
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // DLPack is an interface of C
 
 use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +85,9 @@ impl Drop for Told {
 unsafe extern "C" fn delete<M>(managed: *mut M) {
     // SAFETY: made by `Box::into_raw` as `Owned<M>`, whose first field `managed` is; the consumer
     // calls this once.
-    drop(unsafe { Box::from_raw(managed.cast::<Owned<M>>()) });
+    let owned = unsafe { Box::from_raw(managed.cast::<Owned<M>>()) };
+    // There is nobody to tell of a panic, and it must not unwind into whoever calls this.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(owned)));
 }
 
 /// The destructor of a capsule: what nobody consumed is freed. A consumed one has another name.

@@ -1,23 +1,25 @@
 //! `Loader`, and a load on the calling thread.
 
-use std::sync::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use weightlift::{CancelToken, Error, ErrorKind, Event, Options, Request};
 
-use crate::destination;
+use crate::destination::{Given, Place};
 use crate::error::{exception, from_json, guarded};
+use crate::job::Job;
 use crate::model::Model;
 use crate::tensor::Tensor;
 
 /// How often the calling thread looks at signals, and tells of progress.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// Owns what outlives one load: the driver's contexts, the staging memory, the settings.
 #[pyclass(frozen, module = "weightlift._native")]
-pub(crate) struct Loader(weightlift::Loader);
+pub(crate) struct Loader(Arc<weightlift::Loader>);
 
 #[pymethods]
 impl Loader {
@@ -33,10 +35,10 @@ impl Loader {
             settings.set(&name, &value).map_err(|error| exception(py, &error))?;
         }
         let loader = weightlift::Loader::new(settings);
-        Ok(Self(match driver {
+        Ok(Self(Arc::new(match driver {
             Some(driver) => loader.with_driver(driver),
             None => loader,
-        }))
+        })))
     }
 
     /// The settings, as text.
@@ -82,17 +84,7 @@ impl Loader {
         ready: Option<Py<PyAny>>,
         apart: bool,
     ) -> PyResult<(Vec<Tensor>, Py<PyAny>)> {
-        // Parsed as a loader's options, so that errors have the same words.
-        let mut options = self.0.options().clone();
-        for (name, value) in settings {
-            if !["device", "route", "reading_threads", "pin_host"].contains(&name.as_str()) {
-                let message = "this is a setting of a loader, not of one load";
-                let error = Error::new(ErrorKind::InvalidOption, message);
-                return Err(exception(py, &error.with("option", name)));
-            }
-            options.set(&name, &value).map_err(|error| exception(py, &error))?;
-        }
-
+        let options = self.with_settings(py, settings)?;
         let told = Told { token: CancelToken::new(), failure: Mutex::default() };
         let loaded = guarded(py, || {
             let mut looked = Instant::now();
@@ -141,7 +133,7 @@ impl Loader {
                     let given = given.ok_or_else(|| {
                         Error::new(ErrorKind::Cancelled, "no memory was provided")
                     })?;
-                    Ok(destination::from_python(wanted.device, given))
+                    Ok(Place::new(given).on(wanted.device))
                 });
             }
             self.0.load_model(&model.0, request)
@@ -155,6 +147,47 @@ impl Loader {
         let report = serde_json::to_value(&loaded.report).unwrap_or_default();
         let report = from_json(py, &report)?;
         Ok((loaded.tensors.into_iter().map(Tensor).collect(), report))
+    }
+
+    /// Begins to load tensors of `model`, to a device that is named, and returns at once.
+    ///
+    /// `settings` and `names` are those of `load`; `places` has by the number of each storage
+    /// `(address, nbytes, keep, event)`, memory as `provide` gives it.
+    #[pyo3(signature = (model, settings, names, places=None))]
+    fn start(
+        &self,
+        py: Python<'_>,
+        model: &Model,
+        settings: Vec<(String, String)>,
+        names: Vec<String>,
+        places: Option<HashMap<u32, Given>>,
+    ) -> PyResult<Job> {
+        let options = self.with_settings(py, settings)?;
+        let places = places.map(|places| {
+            places.into_iter().map(|(storage, given)| (storage, Place::new(given))).collect()
+        });
+        Job::start(self.0.clone(), model.0.clone(), options, names, places)
+    }
+}
+
+impl Loader {
+    /// The loader's options with those of one load, parsed as a loader's, so that errors have the
+    /// same words.
+    fn with_settings(
+        &self,
+        py: Python<'_>,
+        settings: Vec<(String, String)>,
+    ) -> PyResult<weightlift::Options> {
+        let mut options = self.0.options().clone();
+        for (name, value) in settings {
+            if !["device", "route", "reading_threads", "pin_host"].contains(&name.as_str()) {
+                let message = "this is a setting of a loader, not of one load";
+                let error = Error::new(ErrorKind::InvalidOption, message);
+                return Err(exception(py, &error.with("option", name)));
+            }
+            options.set(&name, &value).map_err(|error| exception(py, &error))?;
+        }
+        Ok(options)
     }
 }
 

@@ -1,12 +1,13 @@
 //! `Model`: what is in the files, before any weight is read.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use weightlift::OpenOptions;
-use weightlift::index::{Index, Storage, Value};
+use weightlift::index::{Index, Storage, TensorInfo, Value};
 
 use crate::error::{exception, guarded};
 
@@ -68,13 +69,18 @@ impl Model {
         self.0.index().sources.iter().map(|source| &*source.name).collect()
     }
 
-    /// The names of the data types that occur, each once.
-    fn dtypes(&self) -> Vec<&str> {
-        let mut names: Vec<&str> =
-            self.0.index().tensors.iter().map(|tensor| tensor.dtype.name()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+    /// The names of the data types of tensors, each once: of those that a load with these patterns
+    /// would take, or of all.
+    #[pyo3(signature = (patterns=None))]
+    fn dtypes(&self, py: Python<'_>, patterns: Option<Vec<String>>) -> PyResult<BTreeSet<&str>> {
+        let selected = self.selected(py, patterns.unwrap_or_default())?;
+        Ok(selected.into_iter().map(|tensor| tensor.dtype.name()).collect())
+    }
+
+    /// The names of the tensors that a load with these patterns would take.
+    fn select(&self, py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<&str>> {
+        let selected = self.selected(py, patterns)?;
+        Ok(selected.into_iter().map(|tensor| &*tensor.name).collect())
     }
 
     /// Whether tensors share bytes.
@@ -128,6 +134,16 @@ impl Model {
             let sources = model.sources().to_vec();
             Ok(Some(Self(Arc::new(weightlift::Model::from_parts(index, sources)?))))
         })
+    }
+}
+
+impl Model {
+    fn selected(&self, py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<&TensorInfo>> {
+        let model = &self.0;
+        let numbers = guarded(py, move || {
+            weightlift::select(model, &weightlift::Request::new().tensors(patterns))
+        })?;
+        Ok(numbers.into_iter().map(|number| &self.0.index().tensors[number]).collect())
     }
 }
 

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)] // writes into the buffers of Python's objects
 
 use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use pyo3::buffer::PyBuffer;
@@ -14,7 +15,45 @@ use crate::error::{exception, guarded};
 
 /// A file, or a range of one. One read at a time: others wait for it.
 #[pyclass(frozen, module = "weightlift._native")]
-pub(crate) struct Stream(Mutex<Option<weightlift::Stream>>);
+pub(crate) struct Stream {
+    open: Mutex<Option<Open>>,
+    path: PathBuf,
+    options: StreamOptions,
+}
+
+/// A stream, and the number of the process that has its threads.
+struct Open {
+    stream: ManuallyDrop<weightlift::Stream>,
+    process: u32,
+}
+
+impl Open {
+    fn new(path: &Path, options: &StreamOptions) -> weightlift::Result<Self> {
+        let stream = ManuallyDrop::new(weightlift::Stream::open(path, options)?);
+        Ok(Self { stream, process: std::process::id() })
+    }
+
+    /// In a forked child, which has none of the threads: opened again, at the same position.
+    fn here(&mut self, path: &Path, options: &StreamOptions) -> std::io::Result<()> {
+        if self.process != std::process::id() {
+            let position = self.stream.stream_position()?;
+            let mut again = Self::new(path, options)?;
+            again.stream.seek(SeekFrom::Start(position))?;
+            *self = again;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // A stream waits for its threads, which a forked child would do for ever.
+        if self.process == std::process::id() {
+            // SAFETY: taken once, here.
+            drop(unsafe { ManuallyDrop::take(&mut self.stream) });
+        }
+    }
+}
 
 #[pymethods]
 impl Stream {
@@ -24,7 +63,10 @@ impl Stream {
         let mut options = StreamOptions::default();
         options.threads = threads.parse().map_err(|error| exception(py, &error))?;
         options.window = window.unwrap_or(options.window);
-        guarded(py, || Ok(Self(Mutex::new(Some(weightlift::Stream::open(&path, &options)?)))))
+        guarded(py, || {
+            let open = Mutex::new(Some(Open::new(&path, &options)?));
+            Ok(Self { open, path, options })
+        })
     }
 
     /// Reads into a writable buffer; how many bytes, 0 at the end.
@@ -67,8 +109,11 @@ impl Stream {
     }
 
     /// Ends its threads. What is read afterwards is an error.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| *self.lock() = None);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        guarded(py, || {
+            *self.lock() = None;
+            Ok(())
+        })
     }
 }
 
@@ -78,10 +123,12 @@ impl Stream {
         py: Python<'_>,
         work: impl FnOnce(&mut weightlift::Stream) -> std::io::Result<T> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| {
-            let mut stream = self.lock();
-            stream.as_mut().map(work)
-        });
+        let done = guarded(py, || {
+            Ok(self.lock().as_mut().map(|open| {
+                open.here(&self.path, &self.options)?;
+                work(&mut open.stream)
+            }))
+        })?;
         match done {
             Some(Ok(done)) => Ok(done),
             Some(Err(error)) => {
@@ -95,7 +142,7 @@ impl Stream {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<weightlift::Stream>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

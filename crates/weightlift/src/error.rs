@@ -140,7 +140,10 @@ impl Error {
     /// An error of the operating system about the file `path`.
     pub(crate) fn io(error: std::io::Error, doing: &str, path: impl fmt::Display) -> Self {
         let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::FileNotFound,
+            // The second: a file stands where a folder is named.
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                ErrorKind::FileNotFound
+            }
             std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
             _ => ErrorKind::Io,
         };

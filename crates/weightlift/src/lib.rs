@@ -48,7 +48,7 @@ pub use device::cuda::DeviceFacts;
 pub use error::{Error, ErrorKind, Result};
 pub use limits::{PinnedCopies, PlainReads, pinned_copies, plain_reads};
 pub use load::{CancelToken, Destination, Event, Loaded, Request, Wanted};
-pub use loader::{Loader, default_loader, load};
+pub use loader::{Loader, default_loader, load, select};
 pub use machine::{Choice, Found, MachineFacts, MemoryLimit, choice, device_facts, machine_facts};
 pub use options::{
     DeviceChoice, DirectIo, LARGEST_BLOCK, Options, ReadingThreads, Route, RouteChoice,

@@ -124,6 +124,16 @@ pub fn load(path: impl AsRef<Path>, request: Request<'_>) -> Result<Loaded> {
     default_loader().load(path, request)
 }
 
+/// Which tensors of `model` a load by this request would take: their numbers in its index, ascending.
+/// Nothing is read.
+///
+/// # Errors
+///
+/// `NotFound` if a pattern matches no tensor, `InvalidOption` for one that is no pattern.
+pub fn select(model: &Model, request: &Request<'_>) -> Result<Vec<usize>> {
+    load::select(model, request.patterns())
+}
+
 /// The loader behind [`load`]. It lives as long as the process;
 /// [`release`](Loader::release) gives back what it holds.
 pub fn default_loader() -> &'static Loader {

@@ -58,6 +58,27 @@ def test_all_types_and_devices(model):
         weightlift.torch.load_file(model, device="cuda:99")
 
 
+def test_a_stream_takes_its_window_and_waits_for_work_that_is_pending(model):
+    theirs = safetensors.torch.load_file(model)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    window, right = 24_000_000, []
+    for name, tensor in weightlift.stream(model, "cuda:0", framework="torch", window=window):
+        # Work on the tensor is pending when it is let go of, and torch may give its memory to the next.
+        right.append((name, torch.equal(bits(tensor), bits(theirs[name]))))
+        work = tensor.float() if tensor.numel() > 1 else tensor.clone()
+        for _ in range(20):
+            work = work * 1.0001
+        del tensor, work
+    assert [name for name, good in right if not good] == [] and len(right) == len(theirs)
+    # Its window, the last one that was given out, and what the work took.
+    assert torch.cuda.max_memory_allocated() - before <= window + 4 * 4_200_000 + (20 << 20)
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+
+
 def test_the_memory_is_torchs_and_each_tensor_goes_alone(model):
     gc.collect()
     torch.cuda.empty_cache()

@@ -97,6 +97,33 @@ def test_views_and_tied_tensors_of_checkpoints(tmp_path):
     assert torch.equal(mine["transposed"], base.t()) and torch.equal(mine["row"], base[2])
 
 
+def test_memory_under_two_names_is_refused_unless_they_are_one_tensor(model, tmp_path):
+    path, tensors = model
+    safetensors.numpy.save_file({"x": np.ones(5), "y": np.ones(5), "z": np.ones(3)}, tmp_path / "two.safetensors")
+    memory = np.full(8, 7.0)
+    for both in ({"x": memory[:5], "y": memory[:5]}, {"x": memory[:5], "z": memory[4:7]}, {"z": memory[1:4], "x": memory[:5]}):
+        with pytest.raises(weightlift.errors.InvalidDestination, match="share memory") as raised:
+            weightlift.load_into(tmp_path / "two.safetensors", both)
+        assert {raised.value.context["tensor"], raised.value.context["other"]} == set(both)
+        assert (memory == 7).all()
+    # Side by side, and empty ones anywhere, are no overlap.
+    weightlift.load_into(tmp_path / "two.safetensors", {"x": memory[:5], "z": memory[5:]})
+    assert (memory == 1).all()
+    weightlift.load_into(path, {"e": memory[2:2].reshape(0, 2), "b": memory[:5].view(np.int64)})
+    assert np.array_equal(memory[:5].view(np.int64), tensors["b"])
+
+
+def test_tied_tensors_are_filled_once_where_they_are_one(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is installed by cargo xtask test --torch")
+    base = torch.randn(4, 6)
+    torch.save({"a": base, "tied": base, "half": base[:2]}, tmp_path / "m.pt")
+    mine = torch.zeros(4, 6)
+    report = weightlift.load_into(tmp_path / "m.pt", {"a": mine, "tied": mine})
+    assert torch.equal(mine, base) and report["bytes"]["delivered"] == base.nbytes
+    with pytest.raises(weightlift.errors.InvalidDestination, match="share memory"):
+        weightlift.load_into(tmp_path / "m.pt", {"a": mine, "half": mine[2:]})
+
+
 class OnFake:
     """An array on the fake GPU, as CuPy's are: the interface, and whose device it is."""
 

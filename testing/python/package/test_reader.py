@@ -4,6 +4,9 @@ import io
 import os
 import pickle
 import random
+import subprocess
+import sys
+import textwrap
 import zipfile
 
 import numpy as np
@@ -68,6 +71,31 @@ def test_errors(file, tmp_path):
         f.seek(90_000)
         with pytest.raises(weightlift.errors.Changed):
             f.read(100)
+
+
+# GP-05
+def test_a_forked_child_reads_on_by_itself(file):
+    code = """
+    import os, sys, weightlift
+    expected = open(sys.argv[1], "rb").read()
+    f = weightlift.open_reader(sys.argv[1], threads=3)
+    at = sum(len(f.read(1000)) for _ in range(3000))
+    assert len(os.listdir("/proc/self/task")) > 1, "its threads read ahead"
+    for work in (
+        lambda: f.read() == expected[at:],
+        lambda: b"".join(f.read(1000) for _ in range(5000)) == expected[at : at + 5_000_000],
+        lambda: f.tell() == at and f.seek(5) == 5 and f.read(10) == expected[5:15],
+        lambda: f.close() is None and f.closed,
+        lambda: globals().pop("f") is not None,
+    ):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if work() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert f.tell() == at and f.read() == expected[at:]
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), file], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_pickle_numpy_zip(tmp_path):

@@ -1,6 +1,7 @@
 """torch: the same tensors as safetensors', on the CPU; tied weights; devices."""
 
 import gc
+import json
 
 import pytest
 
@@ -68,6 +69,79 @@ def test_slices(every_type):
         with pytest.raises(IndexError):
             opened.get_slice("float32")[0, 0, 0]
         assert opened.get_slice("fp4")[:1].shape == theirs["fp4"][:1].shape
+
+
+def test_safe_open_refuses_what_safetensors_refuses(tmp_path):
+    path = tmp_path / "m.safetensors"
+    safetensors.torch.save_file({"a": torch.arange(6).reshape(2, 3)}, path)
+    (tmp_path / "cut.safetensors").write_bytes(path.read_bytes()[:-1])
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+
+    def after_the_end(opens):
+        with opens(path, "pt") as opened:
+            part = opened.get_slice("a")
+        return part[1:]
+
+    def again(opens):
+        with opens(path, "pt") as opened:
+            pass
+        with opened:
+            return opened.keys()
+
+    calls = {
+        **{f"file {name}": lambda opens, name=name: opens(tmp_path / name, "pt") for name in ("nope", "cut.safetensors", "empty.safetensors", "m.safetensors/x")},
+        **{f"path {bad}": lambda opens, bad=bad: opens(bad, "pt") for bad in (None, 3, b"m.safetensors")},
+        **{f"framework {bad}": lambda opens, bad=bad: opens(path, bad) for bad in ("PT", "", "cupy", None, 3)},
+        **{f"device {bad}": lambda opens, bad=bad: opens(path, "pt", device=bad) for bad in ("gpu", "", -1, 1.5, "cuda:x")},
+        "device of numpy": lambda opens: opens(path, "np", device="cuda:0").get_tensor("a"),
+        **{f"name {bad}": lambda opens, bad=bad: opens(path, "pt").get_tensor(bad) for bad in ("x", None, 3, b"a")},
+        **{f"slice {bad}": lambda opens, bad=bad: opens(path, "pt").get_slice(bad) for bad in ("x", None, 3)},
+        "after the end": after_the_end,
+        "again": again,
+        "backend": lambda opens: opens(path, "pt", backend="x"),
+    }  # fmt: skip
+    for what, call in calls.items():
+        try:
+            theirs = call(safetensors.safe_open)
+        except Exception as error:
+            expected = weightlift.SafetensorError if isinstance(error, safetensors.SafetensorError) else type(error)
+            with pytest.raises(expected):
+                call(weightlift.safe_open)
+                pytest.fail(f"{what}: theirs is {error!r}")
+        else:
+            ours = call(weightlift.safe_open)
+            assert torch.equal(ours, theirs) if what == "after the end" else ours == theirs, what
+
+
+def test_types_are_told_before_the_first_byte_where_some_are_asked_for(tmp_path):
+    tensors = {"bad": torch.zeros(6, dtype=torch.uint8), "good": torch.zeros(4)}
+    path = tmp_path / "m.safetensors"
+    safetensors.torch.save_file(tensors, path)
+    # A type that torch lacks, and one that it packs, with half of one of its elements.
+    for dtype, shape in (("F6_E2M3", [8]), ("F4", [4, 3])):
+        raw = path.read_bytes()
+        length = int.from_bytes(raw[:8], "little")
+        header = json.loads(raw[8 : 8 + length])
+        header["bad"] |= {"dtype": dtype, "shape": shape}
+        text = json.dumps(header).encode()
+        (tmp_path / dtype).write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
+        model = weightlift.open(tmp_path / dtype, format="safetensors")
+        for device in ("cpu", "meta"):
+            for asked in (None, ["bad"], ["good", "ba*"], iter(["bad"])):
+                with pytest.raises(TypeError, match=dtype):
+                    model.load(device, framework="torch", tensors=asked)
+            assert list(model.load(device, framework="torch", tensors=["good"])) == ["good"]
+        model = weightlift.open(tmp_path / dtype, format="safetensors")
+        with pytest.raises(TypeError, match=dtype):
+            model.load("cpu", framework="torch", tensors=["bad"])
+        assert model.report is None, "nothing was read"
+        with pytest.raises(TypeError, match=dtype):
+            weightlift.stream(model, framework="torch")
+        assert [name for name, _ in weightlift.stream(model, "cpu", framework="torch", tensors=["good"])] == ["good"]
+        with weightlift.safe_open(tmp_path / dtype, "pt", format="safetensors") as opened:
+            assert opened.get_tensor("good").shape == (4,)
+            with pytest.raises(TypeError, match=dtype):
+                opened.get_tensor("bad")
 
 
 def test_tied_weights_and_views_stay_shared(tmp_path):
@@ -139,3 +213,26 @@ def test_a_type_of_a_quantized_model_is_said(models):
                 model.load("cpu", framework="torch")
             return
     pytest.fail("no model has a type that torch lacks")
+
+
+def test_views_at_odd_places_of_shared_bytes_hold_what_was_read(tmp_path):
+    """ONNX's tensors may lie anywhere in a file, over one another: torch's views may not."""
+    import onnx
+
+    data = bytes(range(64))
+    (tmp_path / "w.bin").write_bytes(data)
+    graph = onnx.GraphProto(name="g")
+    for name, dtype, shape, offset, length in (("a", onnx.TensorProto.UINT8, [64], 0, 64), ("b", onnx.TensorProto.FLOAT, [4], 3, 16)):
+        tensor = graph.initializer.add(name=name, data_type=dtype, dims=shape, data_location=onnx.TensorProto.EXTERNAL)
+        for key, value in (("location", "w.bin"), ("offset", offset), ("length", length)):
+            tensor.external_data.add(key=key, value=str(value))
+    onnx.save(onnx.ModelProto(ir_version=8, graph=graph), tmp_path / "m.onnx")
+    model = weightlift.open(tmp_path / "m.onnx")
+    assert len({info.storage for info in model.tensors}) == 1
+    for loaded in (
+        model.load("cpu", framework="torch"),
+        dict(weightlift.stream(model, "cpu", framework="torch")),
+        {name: model.load("cpu", framework="torch", tensors=[name])[name] for name in "ab"},
+    ):
+        assert bits(loaded["a"]).numpy().tobytes() == data
+        assert bits(loaded["b"]).numpy().tobytes() == data[3:19]

@@ -21,6 +21,7 @@ from ._native import __version__
 from .errors import SafetensorError, WeightliftError
 
 if TYPE_CHECKING:
+    from . import jax, numpy, onnxruntime, openvino, torch
     from ._into import load_into
     from ._reader import Reader, open_reader
     from ._safe_open import safe_open
@@ -50,12 +51,14 @@ def load_file(filename: Any, device: Any = "cpu", **options: Any) -> dict[str, A
     return open(filename).load(device, framework=framework, **options)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(_importlib.import_module(f"weightlift.{_LAZY[name]}"), name)
-    if name in _MODULES:
-        return _importlib.import_module(f"weightlift.{name}")
-    raise AttributeError(f"module 'weightlift' has no attribute {name!r}")
+if not TYPE_CHECKING:  # A checker would take any name for one that is there.
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return getattr(_importlib.import_module(f"weightlift.{_LAZY[name]}"), name)
+        if name in _MODULES:
+            return _importlib.import_module(f"weightlift.{name}")
+        raise AttributeError(f"module 'weightlift' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

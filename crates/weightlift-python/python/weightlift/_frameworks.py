@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from .errors import InvalidOption, SafetensorError
+from .errors import InvalidArgument, SafetensorError
 
 # Names as people write them, safetensors' among them, and the module of ours.
 _MODULES = {
@@ -20,7 +20,7 @@ def module(name: str) -> ModuleType:
     """The module of ours for a framework. ``ImportError`` says what to install."""
     ours = _MODULES.get(name)
     if ours is None:
-        raise InvalidOption(
+        raise InvalidArgument(
             f"there is no framework of this name (framework: {name}, known: torch, numpy, jax)",
             context={"option": "framework", "value": str(name)},
         )

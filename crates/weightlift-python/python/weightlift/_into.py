@@ -36,9 +36,11 @@ def load_into(
 
     ``tensors`` maps names to torch tensors (parameters too), numpy arrays, CuPy arrays, or anything
     with ``__cuda_array_interface__`` or ``__array_interface__``. Each must have the type and shape that
-    the model has, lie densely in row-major order, and be writable. All of this is checked before the
-    first byte is read: :class:`~weightlift.errors.InvalidDestination` names what does not fit. Tensors
-    may be on several devices; one device is loaded after the other.
+    the model has, lie densely in row-major order, and be writable. No two may share memory, unless they
+    are one tensor under two names that are one in the model too (tied weights of a PyTorch checkpoint):
+    it is filled once. All of this is checked before the first byte is read:
+    :class:`~weightlift.errors.InvalidDestination` names what does not fit. Tensors may be on several
+    devices; one device is loaded after the other.
 
     If the load fails later, the exception's ``context["unspecified"]`` and a note list the tensors whose
     contents may be half written.
@@ -47,8 +49,11 @@ def load_into(
     """
     model = path if isinstance(path, Model) else Model(path)
     targets = {name: _target(name, model[name], tensor) for name, tensor in tensors.items()}
+    again = _check_overlaps(model, targets)
     by_device: dict[str, list[str]] = {}
     for name, target in targets.items():
+        if name in again:
+            continue
         by_device.setdefault(target.device, []).append(name)
     report: dict[str, Any] = {}
     filled: list[str] = []
@@ -120,6 +125,33 @@ def _target(name: str, info: TensorInfo, tensor: Any) -> Target:
         if expected != actual:
             raise _misfit(name, f"the tensor has another {what} than the model's", expected, actual)
     return target
+
+
+def _check_overlaps(model: Model, targets: dict[str, Target]) -> set[str]:
+    """Refuses targets that share memory, of which the second would overwrite the first. Returns the
+    names that ask for the same bytes at the same place as another."""
+    again: set[str] = set()
+    last: tuple[str, Target] | None = None
+    by_place = sorted(targets.items(), key=lambda item: (item[1].device, item[1].address, item[1].nbytes))
+    for name, target in by_place:
+        if target.nbytes == 0:
+            continue
+        if last is not None and last[1].device == target.device and target.address < last[1].address + last[1].nbytes:
+            other, before = last
+            if (before.address, before.nbytes) != (target.address, target.nbytes) or not _tied(model[other], model[name]):
+                raise InvalidDestination(
+                    f"two tensors that are to be filled share memory, and have bytes of their own in the model "
+                    f"(tensor: {name}, other: {other}): leave one out, or give each memory of its own",
+                    kind="InvalidDestination", context={"tensor": name, "other": other},
+                )  # fmt: skip
+            again.add(name)
+            continue
+        last = name, target
+    return again
+
+
+def _tied(one: TensorInfo, other: TensorInfo) -> bool:
+    return (one.storage, one.storage_offset, one.strides) == (other.storage, other.storage_offset, other.strides)
 
 
 def _misfit(name: str, why: str, expected: Any, actual: Any) -> InvalidDestination:

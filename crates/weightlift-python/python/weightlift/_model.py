@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import weakref
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from . import _native
@@ -72,6 +74,19 @@ class Loader:
 
 
 _default: Loader | None = None
+_parents: list[Loader] = []
+
+
+def _in_child() -> None:
+    # A thread that the child has not may have held a lock of the parent's loader. That one is kept, so
+    # that nothing is given back that is not the child's.
+    global _default
+    if _default is not None:
+        _parents.append(_default)
+        _default = None
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def default_loader() -> Loader:
@@ -140,7 +155,7 @@ class Model:
         return list(self._infos().values())
 
     @property
-    def report(self) -> dict[str, Any] | None:
+    def report(self) -> dict[str, Any] | Any:  # None before the first: nobody has to ask a second time
         """The report of the last load of this model: bytes by route and kind of read, seconds by
         phase, decisions and fallbacks. ``None`` before the first."""
         return self._report
@@ -203,7 +218,7 @@ class Model:
 
         What happened stands in :attr:`report` afterwards.
         """
-        call = {
+        call: dict[str, Any] = {
             "tensors": tensors, "route": route, "reading_threads": reading_threads,
             "staging_budget": staging_budget, "pin_host": pin_host, "progress": progress, "loader": loader,
         }  # fmt: skip
@@ -230,26 +245,90 @@ class Model:
         native: Any = None,
         apart: bool = False,
     ) -> list[Tensor]:
-        if staging_budget is not None:
-            if loader is not None:
-                raise InvalidOption("staging_budget is a setting of the loader: give it to weightlift.Loader")
-            loader = Loader(staging_budget=staging_budget)
-        settings = {"device": device_name(device), "route": route, "reading_threads": reading_threads, "pin_host": pin_host}
-        settings = [(name, _text(name, value)) for name, value in settings.items() if value is not None]
-        names = None
-        if tensors is not None:
-            names = [tensors] if isinstance(tensors, str) else list(tensors)
-            if not names:
-                # No pattern would mean all tensors.
-                self._report = None
-                return []
+        loader = _loader(loader, staging_budget)
+        settings = _settings(device, route, reading_threads, pin_host)
+        names = patterns(tensors)
+        if names == []:
+            # No pattern would mean all tensors.
+            self._report = None
+            return []
         from ._progress import watch
 
         with watch(progress, self.path) as landed:
-            loaded, self._report = (loader or default_loader())._native.load(
+            loaded, self._report = loader._native.load(
                 native or self._native, settings, names, provide, landed, ready, apart
             )
         return loaded
+
+    def _start(
+        self,
+        device: Any,
+        names: list[str],
+        finish: Callable[[list[Tensor]], dict[str, Any]],
+        places: dict[int, tuple[int, int, Any, int | None]] | None = None,
+        *,
+        route: str | None = None,
+        reading_threads: int | None = None,
+        staging_budget: int | str | None = None,
+        pin_host: bool | None = None,
+        progress: bool | Callable[[int, int], None] = False,
+        loader: Loader | None = None,
+    ) -> Job:
+        """Begins to load tensors and returns at once. ``device`` names one, for the thread that loads
+        has no current one; ``places`` has memory for each storage, as ``provide`` of :meth:`_run`
+        returns it; ``finish`` makes of the tensors what the caller gets."""
+        loader = _loader(loader, staging_budget)
+        settings = _settings(device, route, reading_threads, pin_host)
+        native = loader._native.start(self._native, settings, [literal(name) for name in names], places)
+        return Job(self, native, finish, progress)
+
+
+class Job:
+    """A load that goes on while its caller does something else. One that is let go of is cancelled."""
+
+    __slots__ = ("_model", "_native", "_finish", "_progress", "__weakref__")
+
+    def __init__(self, model: Model, native: Any, finish: Callable[[list[Tensor]], dict[str, Any]], progress: Any):
+        self._model, self._native, self._finish, self._progress = model, native, finish, progress
+        _jobs.add(self)
+
+    def result(self) -> dict[str, Any] | None:
+        """Waits for the tensors, by name. ``None`` in a forked child, which has no such load."""
+        from ._progress import watch
+
+        with watch(self._progress, self._model.path) as landed:
+            done = self._native.result(landed)
+        if done is None:
+            return None
+        loaded, self._model._report = done
+        return self._finish(loaded)
+
+    def cancel(self) -> None:
+        """Ends the load if it is under way, and waits until nothing is."""
+        self._native.cancel()
+
+
+class Done:
+    """A load that has nothing to do."""
+
+    def __init__(self, made: dict[str, Any]):
+        self._made = made
+
+    def result(self) -> dict[str, Any]:
+        return self._made
+
+    def cancel(self) -> None:
+        pass
+
+
+# Ended before the interpreter is: a driver does not like to be left with copies under way.
+_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+
+
+@atexit.register
+def _cancel_jobs() -> None:
+    for job in list(_jobs):
+        job.cancel()
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Model:
@@ -265,6 +344,26 @@ def open(path: str | os.PathLike[str], **options: Any) -> Model:
 def literal(name: str) -> str:
     """The pattern that matches this name alone."""
     return re.sub(r"([*?\[\]{}\\])", r"[\1]", name)
+
+
+def patterns(tensors: str | Iterable[str] | None) -> list[str] | None:
+    """Names and patterns as a caller gives them: one, several, or ``None`` for all tensors."""
+    if tensors is None:
+        return None
+    return [tensors] if isinstance(tensors, str) else list(tensors)
+
+
+def _loader(loader: Loader | None, staging_budget: int | str | None) -> Loader:
+    if staging_budget is None:
+        return loader or default_loader()
+    if loader is not None:
+        raise InvalidOption("staging_budget is a setting of the loader: give it to weightlift.Loader")
+    return Loader(staging_budget=staging_budget)
+
+
+def _settings(device: Any, route: str | None, reading_threads: int | None, pin_host: bool | None) -> list[tuple[str, str]]:
+    settings = {"device": device_name(device), "route": route, "reading_threads": reading_threads, "pin_host": pin_host}
+    return [(name, _text(name, value)) for name, value in settings.items() if value is not None]
 
 
 def device_name(device: Any) -> str:

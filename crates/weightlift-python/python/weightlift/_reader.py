@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import _native
 
 
-class Reader(io.RawIOBase):
+if TYPE_CHECKING:
+
+    class _RawIOBase(io.RawIOBase, BinaryIO):  # type: ignore[misc]
+        """As type checkers have ``io.FileIO``: what wants an ``IO[bytes]`` takes it."""
+else:
+    _RawIOBase = io.RawIOBase
+
+
+class Reader(_RawIOBase):
     """A file that is open for reading. Large reads are done by several threads straight into the
     caller's buffer, small ones come from a window that is read ahead.
 
@@ -21,7 +29,12 @@ class Reader(io.RawIOBase):
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None = None, window: int | None = None):
         self._stream = _native.Stream(os.fspath(path), "auto" if threads is None else str(threads), window)
-        self.name = os.fspath(path)
+        self._name = os.fspath(path)
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self._name
 
     @property
     def mode(self) -> str:

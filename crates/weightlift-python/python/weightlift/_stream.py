@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from . import _frameworks
-from ._model import Loader, Model, TensorInfo, literal
+from ._model import Loader, Model, TensorInfo
 
-# Bytes that are loaded at a time: 20 ms of a bus, beside which starting a load is short.
+# Bytes that are loaded and not given out yet: two halves of 10 ms of a bus each, beside which
+# starting a load is short.
 WINDOW = 1 << 30
 
 
@@ -25,10 +28,15 @@ def stream(
     """Yields ``(name, tensor)`` for every tensor, in the order in which they lie in the files.
 
     The tensors are the receiver's: nothing is written to them again, whatever it does and however
-    late, and each frees its memory when it is let go of. Up to ``window`` bytes (1 GiB unless set)
-    are loaded at a time, and a tensor that is larger alone; what was yielded and let go of counts no
-    more, so that the memory needed does not grow with the model. The framework is that of ``framework``
-    or the first of torch, jax and numpy that is installed. ``tensors`` are names; without it, all.
+    late, and each frees its memory when it is let go of, on the CPU with the others that were loaded
+    with it. Half of ``window`` (1 GiB unless set) is loaded at a time, and while the receiver works on
+    it the next half is. A tensor larger than that is loaded alone, and beside what is given out only
+    where both are no more than ``window``. So the memory needed is ``window`` or the largest tensor,
+    and what the receiver keeps; it does not grow with the model. A stream that is closed or let go
+    of ends the load that is under way.
+
+    The framework is that of ``framework`` or the first of torch, jax and numpy that is installed.
+    ``tensors`` are names; without it, all. ``options`` are those of :meth:`weightlift.Model.load`.
 
     A file that changes between two tensors ends the stream with
     :class:`~weightlift.errors.Changed`; what was yielded before was read before.
@@ -41,13 +49,20 @@ def stream(
     infos = model.tensors if tensors is None else [model[name] for name in tensors]
     infos = sorted(infos, key=lambda info: (info.file, info.offset))
     for info in infos:
-        module.dtype_of(info.dtype)
-    return _windows(model, module, device, infos, window, {"loader": loader, **options})
+        module.check_type(info)
+    return _give(model, module, device, _parts(infos, window), window, {"loader": loader, **options})
 
 
-def _windows(
-    model: Model, module: Any, device: Any, infos: list[TensorInfo], window: int, call: dict[str, Any]
-) -> Iterator[tuple[str, Any]]:
+class _Part(NamedTuple):
+    """What is loaded at a time."""
+
+    infos: list[TensorInfo]
+    nbytes: int
+
+
+def _parts(infos: list[TensorInfo], window: int) -> list[_Part]:
+    """Tensors in parts of at most half a window, or of one tensor."""
+    parts: list[_Part] = []
     at = 0
     while at < len(infos):
         end, nbytes = at, 0
@@ -55,14 +70,37 @@ def _windows(
         while end < len(infos):
             info = infos[end]
             more = 0 if info.storage in storages else info.storage_nbytes
-            if end > at and nbytes + more > window:
+            if end > at and nbytes + more > window // 2:
                 break
             storages.add(info.storage)
             nbytes += more
             end += 1
-        names = [info.name for info in infos[at:end]]
-        loaded = module._load(model, device, tensors=[literal(name) for name in names], **call)
-        for name in names:
-            # Ours goes first: what the receiver lets go of is free.
-            yield name, loaded.pop(name)
+        parts.append(_Part(infos[at:end], nbytes))
         at = end
+    return parts
+
+
+def _give(
+    model: Model, module: Any, device: Any, parts: list[_Part], window: int, call: dict[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    ahead: Any = None
+    try:
+        for part, following in itertools.zip_longest(parts, parts[1:]):
+            loaded = None
+            if ahead is not None:
+                with contextlib.suppress(MemoryError):
+                    # Where there was not enough for it beside the part before, it is tried alone.
+                    loaded = ahead.result()
+            if loaded is None:
+                loaded = module._start(model, device, part.infos, **call).result()
+            ahead = None
+            if following is not None and part.nbytes + following.nbytes <= window:
+                # What is wrong with it is told when it is its turn.
+                with contextlib.suppress(Exception):
+                    ahead = module._start(model, device, following.infos, **call)
+            for info in part.infos:
+                # Ours goes first: what the receiver lets go of is free.
+                yield info.name, loaded.pop(info.name)
+    finally:
+        if ahead is not None:
+            ahead.cancel()

@@ -7,6 +7,7 @@ expect for it too, so that ``except FileNotFoundError`` and ``except MemoryError
 from __future__ import annotations
 
 import errno as _errno
+from typing import Any, Mapping
 
 
 class WeightliftError(Exception):
@@ -21,7 +22,9 @@ class WeightliftError(Exception):
     context: dict[str, str]
     hint: str | None
 
-    def __init__(self, *args, kind: str | None = None, context=None, hint=None):
+    def __init__(
+        self, *args: Any, kind: str | None = None, context: Mapping[str, str] | None = None, hint: str | None = None
+    ):
         super().__init__(*args)
         self.kind = kind or type(self).kind
         self.context = dict(context or {})
@@ -61,6 +64,12 @@ class InvalidOption(WeightliftError, ValueError):
     kind = "InvalidOption"
 
 
+class InvalidArgument(SafetensorError, InvalidOption):
+    """A framework or a device that there is not; safetensors' functions raise their own error then."""
+
+    kind = "InvalidOption"
+
+
 class InvalidRoute(InvalidOption):
     """A combination of device, route and reading threads that does not exist."""
 
@@ -68,7 +77,9 @@ class InvalidRoute(InvalidOption):
 
 
 class _OSError(WeightliftError, OSError):
-    def __init__(self, message="", *args, number=None, path=None, **fields):
+    def __init__(
+        self, message: str = "", *args: Any, number: int | None = None, path: str | None = None, **fields: Any
+    ):
         WeightliftError.__init__(self, message, *args, **fields)
         self.errno = number
         self.strerror = message
@@ -210,10 +221,12 @@ _BY_KIND: dict[str, type[WeightliftError]] = {
 }  # fmt: skip
 
 
-def _make(kind, text, message, context, hint, number, is_format):
+def _make(
+    kind: str, text: str, message: str, context: dict[str, str], hint: str | None, number: int | None, is_format: bool
+) -> WeightliftError:
     """The exception for an error of the library. Called by the native half."""
     cls = _BY_KIND.get(kind) or (SafetensorError if is_format else WeightliftError)
-    fields = {"kind": kind, "context": context, "hint": hint}
+    fields: dict[str, Any] = {"kind": kind, "context": context, "hint": hint}
     if issubclass(cls, _OSError):
         if number is None:
             number = {FileNotFound: _errno.ENOENT, PermissionDenied: _errno.EACCES}.get(cls)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from . import numpy as _numpy
 from ._bytes import as_file
-from ._model import Model, Tensor, device_name, literal, open
+from ._model import Job, Model, Tensor, TensorInfo, device_name, literal, open
 
 __all__ = ["load", "load_file"]
 
@@ -42,12 +42,28 @@ def load(data: bytes, device: Any = "auto") -> dict[str, jax.Array]:
 
 def _load(model: Model, device: Any = "auto", **call: Any) -> dict[str, jax.Array]:
     where = device_of(device)
-    if call.get("tensors") is None:
-        for dtype in {info.dtype for info in model.tensors}:
-            _numpy.dtype_of(dtype)
-    if where.platform in ("gpu", "cuda"):
-        return {tensor.name: _on_gpu(tensor, where) for tensor in model._run(where.local_hardware_id, **call)}
-    loaded = model._run("host", **call)
+    call["tensors"] = _numpy._check(model, call.get("tensors"))
+    return _arrays(model._run(_loads_to(where), **call), where)
+
+
+def _start(model: Model, device: Any, infos: list[TensorInfo], **call: Any) -> Job:
+    """Begins to load these tensors, and returns at once."""
+    where = device_of(device)
+    names = [info.name for info in infos]
+    return model._start(_loads_to(where), names, lambda loaded: _arrays(loaded, where), **call)
+
+
+def _is_gpu(where: jax.Device) -> bool:
+    return where.platform in ("gpu", "cuda")
+
+
+def _loads_to(where: jax.Device) -> Any:
+    return where.local_hardware_id if _is_gpu(where) else "host"
+
+
+def _arrays(loaded: list[Tensor], where: jax.Device) -> dict[str, jax.Array]:
+    if _is_gpu(where):
+        return {tensor.name: _on_gpu(tensor, where) for tensor in loaded}
     return {tensor.name: jax.device_put(jnp.asarray(_numpy.array(tensor)), where) for tensor in loaded}
 
 
@@ -55,6 +71,12 @@ def _on_gpu(tensor: Tensor, where: jax.Device) -> jax.Array:
     if tensor.nbytes == 0:
         return jax.device_put(jnp.zeros(tensor.shape, _numpy.dtype_of(tensor.dtype)), where)
     return jax.dlpack.from_dlpack(tensor)
+
+
+def check_device(device: Any) -> None:
+    """Refuses what is no name of a device. Whether JAX has it is seen when it is used."""
+    if not isinstance(device, jax.Device):
+        device_name(device)
 
 
 def device_of(device: Any) -> jax.Device:
@@ -78,6 +100,6 @@ def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) 
     return next(iter(_load(model, device, native=native, tensors=names, **call).values()))
 
 
-def dtype_of(name: str) -> Any:
-    """JAX's type for weightlift's name of one: numpy's or that of ``ml_dtypes``."""
-    return _numpy.dtype_of(name)
+def check_type(info: TensorInfo) -> None:
+    """``TypeError`` or ``ImportError`` if JAX has no type for a tensor: numpy's, or those of ``ml_dtypes``."""
+    _numpy.dtype_of(info.dtype)

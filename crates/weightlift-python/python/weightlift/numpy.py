@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ._bytes import as_file
-from ._model import Model, Tensor, literal, open
-from .errors import InvalidOption
+from ._model import Job, Model, Tensor, TensorInfo, literal, open, patterns
+from .errors import InvalidArgument
 
 __all__ = ["load", "load_file"]
 
@@ -50,6 +50,11 @@ def dtype_of(name: str) -> np.dtype[Any]:
             raise ImportError(f"numpy has no type for {name}: pip install ml_dtypes, which has it") from None
         return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
     raise TypeError(f"numpy has no type for {name}; weightlift.open(...).load() gives its bytes")
+
+
+def check_type(info: TensorInfo) -> None:
+    """``TypeError`` or ``ImportError`` if numpy has no type for a tensor."""
+    dtype_of(info.dtype)
 
 
 def array(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -90,25 +95,41 @@ def load(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _load(model: Model, device: Any = "host", **call: Any) -> dict[str, np.ndarray[Any, Any]]:
-    _host_only(device)
-    # Before anything is read: every type that is wanted must have a name in numpy.
-    _check(model, call.get("tensors"))
-    return {tensor.name: array(tensor) for tensor in model._run("host", **call)}
+    check_device(device)
+    call["tensors"] = _check(model, call.get("tensors"))
+    return _arrays(model._run("host", **call))
 
 
-def _check(model: Model, names: Any) -> None:
-    if names is None:
-        for dtype in {info.dtype for info in model.tensors}:
+def _arrays(loaded: list[Tensor]) -> dict[str, np.ndarray[Any, Any]]:
+    return {tensor.name: array(tensor) for tensor in loaded}
+
+
+def _start(model: Model, device: Any, infos: list[TensorInfo], **call: Any) -> Job:
+    """Begins to load these tensors, and returns at once."""
+    check_device(device)
+    return model._start("host", [info.name for info in infos], _arrays, **call)
+
+
+def _check(model: Model, tensors: Any) -> list[str] | None:
+    """Before anything is read: numpy has a type for every tensor that is asked for. Returns the names
+    and patterns, which may have come from an iterator."""
+    names = patterns(tensors)
+    if names != []:
+        for dtype in model._native.dtypes(names):
             dtype_of(dtype)
+    return names
 
 
 def _one(model: Model, name: str, device: Any, native: Any = None, **call: Any) -> np.ndarray[Any, Any]:
+    check_device(device)
+    dtype_of(model[name].dtype)
     return array(model._run("host", tensors=None if native else [literal(name)], native=native, **call)[0])
 
 
-def _host_only(device: Any) -> None:
+def check_device(device: Any) -> None:
+    """Refuses what is not the host."""
     if str(device) not in ("host", "cpu", "auto", "None"):
-        raise InvalidOption(
+        raise InvalidArgument(
             f"numpy's arrays are in host memory, not on {device}; for arrays there take torch or jax",
             context={"option": "device", "value": str(device)},
         )

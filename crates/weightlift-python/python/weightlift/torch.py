@@ -15,7 +15,8 @@ import torch
 
 from ._bytes import as_file
 from ._frameworks import check_backend
-from ._model import Model, Tensor, TensorInfo, literal, open
+from ._model import Done, Job, Model, Tensor, TensorInfo, literal, open, patterns
+from .errors import InvalidArgument
 
 __all__ = ["load", "load_file"]
 
@@ -47,6 +48,12 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
+def check_type(info: TensorInfo) -> None:
+    """``TypeError`` if torch has no type for a tensor, or cannot pack its shape."""
+    dtype_of(info.dtype)
+    _shape(info)
+
+
 def load_file(
     filename: str | os.PathLike[str], device: Any = "cpu", *, backend: str | None = None, **options: Any
 ) -> dict[str, torch.Tensor]:
@@ -75,60 +82,135 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
 def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) -> dict[str, torch.Tensor]:
     where = device_of(device)
     opened = native or model._native
-    if call.get("tensors") is None:
-        for name in opened.dtypes():
-            dtype_of(name)
+    names = patterns(call.pop("tensors", None))
+    _check(opened, names)
     if where.type == "meta":
-        infos = [TensorInfo(*fields) for fields in opened.tensors()]
-        return {info.name: torch.empty(_shape(info), dtype=dtype_of(info.dtype), device=where) for info in infos}
-    if where.type == "cuda":
-        return _load_by_torch(model, where, native, **call)
-    if opened.has_shared():
-        # Tensors that share bytes in the file share a storage of torch's too.
-        loaded = _load_by_torch(model, torch.device("cpu"), native, **call)
+        return _on_meta(_infos(opened, names), where)
+    if where.type == "cuda" or opened.has_shared():
+        memory = _Memory(where if where.type == "cuda" else torch.device("cpu"))
+
+        def provide(storage: int, nbytes: int, names: list[str], _: str) -> tuple[int, int, Any, int | None]:
+            if not memory.infos:
+                # Here, because readers run meanwhile.
+                memory.expect(_infos(opened, None), wholly=wholly)
+            return memory.take(nbytes, names)
+
+        wholly = names is None
+        loaded = model._run(memory.where, provide=provide, native=native, tensors=names, **call)
+        made = memory.tensors(loaded)
     else:
-        loaded = {tensor.name: over(tensor) for tensor in model._run("host", native=native, **call)}
-    if where.type != "cpu":
-        return {name: tensor.to(where) for name, tensor in loaded.items()}
-    return loaded
+        made = _over_all(model._run("host", native=native, tensors=names, **call))
+    return _moved(made, where)
 
 
-def _load_by_torch(model: Model, where: torch.device, native: Any, **call: Any) -> dict[str, torch.Tensor]:
-    """Loads into memory that torch allocates, on this thread and in the order in which it is read."""
-    made: dict[str, torch.Tensor] = {}
-    infos: dict[str, TensorInfo] = {}
-    event = torch.cuda.Event() if where.type == "cuda" else None
-    ahead: _Ahead | None = None
+def _start(model: Model, device: Any, infos: list[TensorInfo], **call: Any) -> Job | Done:
+    """Begins to load these tensors, and returns at once. Memory that is torch's is allocated now."""
+    where = device_of(device)
+    if where.type == "meta":
+        return Done(_on_meta(infos, where))
+    names = [info.name for info in infos]
+    if where.type != "cuda" and not model._native.has_shared():
+        return model._start("host", names, lambda loaded: _moved(_over_all(loaded), where), **call)
+    memory = _Memory(where if where.type == "cuda" else torch.device("cpu"))
+    memory.expect(infos, wholly=True)
+    by_storage: dict[int, list[TensorInfo]] = {}
+    for info in infos:
+        by_storage.setdefault(info.storage, []).append(info)
+    places = {
+        storage: memory.take(sharing[0].storage_nbytes, [info.name for info in sharing])
+        for storage, sharing in by_storage.items()
+    }
+    return model._start(memory.where, names, lambda loaded: _moved(memory.tensors(loaded), where), places, **call)
 
-    def provide(storage: int, nbytes: int, names: list[str], device: str) -> tuple[int, int, Any, int | None]:
-        nonlocal ahead
-        if not infos:
-            # Here, because readers run meanwhile.
-            infos.update({fields[0]: TensorInfo(*fields) for fields in (native or model._native).tensors()})
-            if event is not None and call.get("tensors") is None:
-                ahead = _Ahead(where, infos.values())
-        if ahead is not None:
-            ahead.take(nbytes)
-        first = infos[names[0]]
+
+def _infos(opened: Any, names: list[str] | None) -> list[TensorInfo]:
+    """The tensors that these names and patterns ask for."""
+    infos = [TensorInfo(*fields) for fields in opened.tensors()]
+    if names is None:
+        return infos
+    wanted = set(opened.select(names)) if names else set()
+    return [info for info in infos if info.name in wanted]
+
+
+def _check(opened: Any, names: list[str] | None) -> None:
+    """Before anything is read: torch can have every tensor that is asked for."""
+    if names == []:
+        return
+    dtypes = opened.dtypes(names)
+    for dtype in dtypes:
+        dtype_of(dtype)
+    if not _PACKED.keys().isdisjoint(dtypes):
+        for info in _infos(opened, names):
+            check_type(info)
+
+
+def _on_meta(infos: list[TensorInfo], where: torch.device) -> dict[str, torch.Tensor]:
+    return {info.name: torch.empty(_shape(info), dtype=dtype_of(info.dtype), device=where) for info in infos}
+
+
+def _over_all(loaded: list[Tensor]) -> dict[str, torch.Tensor]:
+    return {tensor.name: over(tensor) for tensor in loaded}
+
+
+def _moved(loaded: dict[str, torch.Tensor], where: torch.device) -> dict[str, torch.Tensor]:
+    """To devices that weightlift cannot write to."""
+    if where.type in ("cpu", "cuda"):
+        return loaded
+    return {name: tensor.to(where) for name, tensor in loaded.items()}
+
+
+class _Memory:
+    """Memory of torch's for tensors that are about to be loaded: allocated on the calling thread, in
+    the order in which it is read. Tensors that share bytes in the file share a storage here too."""
+
+    def __init__(self, where: torch.device):
+        self.where = where
+        self.infos: dict[str, TensorInfo] = {}
+        self._whole: dict[str, torch.Tensor] = {}
+        self._parts: dict[str, torch.Tensor] = {}
+        self._event = torch.cuda.Event() if where.type == "cuda" else None
+        self._ahead: _Ahead | None = None
+
+    def expect(self, infos: list[TensorInfo], wholly: bool) -> None:
+        """What may be asked for; ``wholly``: all of it will be."""
+        self.infos.update((info.name, info) for info in infos)
+        if self._event is not None and wholly:
+            self._ahead = _Ahead(self.where, infos)
+
+    def take(self, nbytes: int, names: list[str]) -> tuple[int, int, Any, int | None]:
+        """Memory for a storage, in which these tensors lie: what a load is given for it."""
+        if self._ahead is not None:
+            self._ahead.take(nbytes)
+        first = self.infos[names[0]]
         if len(names) == 1 and first.strides is None and first.nbytes == nbytes:
-            memory = torch.empty(_shape(first), dtype=dtype_of(first.dtype), device=where)
-            made[first.name] = memory
+            memory = torch.empty(_shape(first), dtype=dtype_of(first.dtype), device=self.where)
+            self._whole[first.name] = memory
         else:
-            memory = torch.empty(nbytes, dtype=torch.uint8, device=where)
-            for name in names:
-                info = infos[name]
-                part = memory[info.storage_offset : info.storage_offset + info.nbytes]
-                made[name] = _view(part, info.dtype, info.shape, info.strides)
-        if event is None:
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=self.where)
+            self._parts.update((name, memory) for name in names)
+        if self._event is None:
             return memory.data_ptr(), nbytes, memory, None
         # torch may have given out a block that work of this stream still uses: our copies wait for
         # all that was submitted before. The same event again is fine: they have been told to wait
-        # for what it was.
-        event.record(torch.cuda.current_stream(where))
-        return memory.data_ptr(), nbytes, memory, event.cuda_event
+        # for what it was, or are to be told of what it will be, which is later.
+        self._event.record(torch.cuda.current_stream(self.where))
+        return memory.data_ptr(), nbytes, (memory, self._event), self._event.cuda_event
 
-    loaded = model._run(where, provide=provide, native=native, **call)
-    return {tensor.name: made[tensor.name] for tensor in loaded}
+    def tensors(self, loaded: list[Tensor]) -> dict[str, torch.Tensor]:
+        """Those that were loaded. They are let go of here."""
+        whole, self._whole = self._whole, {}
+        parts, self._parts = self._parts, {}
+        made: dict[str, torch.Tensor] = {}
+        for tensor in loaded:
+            name = tensor.name
+            if name in whole:
+                made[name] = whole[name]
+            else:
+                # Only now: a view at an odd place is a copy of what is there.
+                info = self.infos[name]
+                part = parts[name][info.storage_offset : info.storage_offset + info.nbytes]
+                made[name] = _view(part, info.dtype, info.shape, info.strides)
+        return made
 
 
 class _Ahead:
@@ -182,16 +264,28 @@ class _Ahead:
 
 def device_of(device: Any) -> torch.device:
     """What a caller means by a device: the current one where it names none."""
+    where = check_device(device)
+    if where.type == "cuda" and where.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return where
+
+
+def check_device(device: Any) -> torch.device:
+    """The device that is named; one that torch does not know is refused."""
     if device is None or device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "host":
         device = "cpu"
     elif isinstance(device, str) and device.isdecimal():
         device = int(device)
-    where = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-    if where.type == "cuda" and where.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return where
+    try:
+        return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgument(
+            f"torch knows no such device (device: {device}, reason: {reason})",
+            context={"option": "device", "value": str(device), "reason": reason},
+        ) from None
 
 
 def over(tensor: Tensor) -> torch.Tensor:
