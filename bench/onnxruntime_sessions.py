@@ -1,7 +1,8 @@
 """How long an ONNX Runtime session takes to be there, and to have run once, by who loads its weights.
 
     PYTHONPATH=... python3 bench/onnxruntime_sessions.py [--device cuda|cpu] [--sizes 4,16] [--states warm,cold]
-        [--ways weightlift,classic,pinned] [--samples 7] [--folder /tmp/weightlift-bench] [--json FILE]
+        [--ways weightlift,classic,pinned] [--context up] [--samples 7] [--folder /tmp/weightlift-bench]
+        [--json FILE]
 
 makes a model of square MatMuls with so many GiB of external data in the folder, unless it is there, and
 times from the call to the session, and from the call to the end of the first run:
@@ -11,11 +12,13 @@ times from the call to the session, and from the call to the end of the first ru
 - classic: `InferenceSession` with `external_data_loader_reading_threads` 0 (on the CPU: as it is);
 - pinned: the same with 4, the loader through pinned memory (only with CUDA).
 
-Every sample is a fresh process, in which everything is imported and nothing else done before the call;
+Every sample is a fresh process, in which everything is imported and nothing else done before the call,
+so that the driver's start is in the time, unless `--context up` has the device's context retained
+before, as in a process that uses the GPU already;
 all ways take turns, in an order that is shuffled every round. Before a cold sample the file is evicted with
 posix_fadvise, before a warm one it is read; both are verified with mincore. Which way ONNX Runtime's
 loader took is what its log says in a run that is not timed (`path=`), and results of all ways are
-compared. With CUDA, torch is imported for its libraries where it is installed. Needs numpy, onnxruntime
+compared (1.31.1 writes no such line: then it says so). With CUDA, torch is imported for its libraries where it is installed. Needs numpy, onnxruntime
 and weightlift, and no network. Prints each sample as a line of JSON and a Markdown table at the end.
 """
 
@@ -40,6 +43,7 @@ def main():
     parser.add_argument("--sizes", default="4,16", help="GiB of external data, with commas")
     parser.add_argument("--states", default="warm,cold")
     parser.add_argument("--ways")
+    parser.add_argument("--context", choices=["none", "up"], default="none")
     parser.add_argument("--samples", type=int, default=7)
     parser.add_argument("--side", type=int, default=8192, help="rows and columns of a weight")
     parser.add_argument("--folder", default="/tmp/weightlift-bench")
@@ -71,7 +75,7 @@ def main():
     show(samples, ways)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"device": options.device, "loaders": verified, "samples": samples}, file, indent=1)
+            json.dump({"device": options.device, "context": options.context, "loaders": verified, "samples": samples}, file, indent=1)
 
 
 def emit(entry):
@@ -172,7 +176,8 @@ def evict(path):
 def sample(options, model, way, outputs, log=False):
     import numpy as np
 
-    command = [sys.executable, os.path.abspath(__file__), "--device", options.device, "--worker", way, model]
+    command = [sys.executable, os.path.abspath(__file__), "--device", options.device, "--context", options.context]
+    command += ["--worker", way, model]
     done = subprocess.run(command + ["--log"] * log, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise SystemExit(f"{way}: {done.stdout}{done.stderr}")
@@ -214,6 +219,8 @@ def work(options):
         settings["external_data_loader_reading_threads"] = {"classic": 0, "pinned": 4}[options.worker]
     if options.device == "cuda":
         providers.insert(0, ("CUDAExecutionProvider", settings))
+    if options.device == "cuda" and options.context == "up":
+        retain_context()
     started = time.perf_counter()
     session = create(options.model, made, providers=providers)
     there = time.perf_counter()
@@ -233,6 +240,18 @@ def work(options):
     print(json.dumps(taken), flush=True)
     # Giving everything back is not a part of this.
     os._exit(0)
+
+
+def retain_context():
+    """Starts the driver and the first device's context, as whoever uses the GPU in a process does."""
+    cuda, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+    calls = [
+        lambda: cuda.cuInit(0),
+        lambda: cuda.cuDeviceGet(ctypes.byref(device), 0),
+        lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+    ]
+    if any(call() for call in calls):
+        raise SystemExit("the driver does not start")
 
 
 def show(samples, ways):
