@@ -8,7 +8,6 @@ makes a model of square MatMuls with so many GiB of external data in the folder,
 times from the call to the session, and from the call to the end of the first run:
 
 - weightlift: `weightlift.onnxruntime.session`;
-- weightlift-serial (by --ways): the same with ONNX Runtime's CUDA provider started behind the load;
 - classic: `InferenceSession` with `external_data_loader_reading_threads` 0 (on the CPU: as it is);
 - pinned: the same with 4, the loader through pinned memory (only with CUDA).
 
@@ -209,10 +208,7 @@ def work(options):
     made.log_severity_level = 1 if options.log else 3
     providers = ["CPUExecutionProvider"]
     settings = {"device_id": 0}
-    if options.worker.startswith("weightlift"):
-        from weightlift import _onnxruntime
-
-        _onnxruntime.START_BESIDE = options.worker == "weightlift"
+    if options.worker == "weightlift":
         from weightlift.onnxruntime import session as create
     else:
         create = onnxruntime.InferenceSession

@@ -228,13 +228,6 @@ def test_moving_data_into_a_model_is_what_onnx_does(tmp_path):
     assert _onnx.with_inner_data(ours, None) == (ours, 0)
 
 
-def test_the_smallest_model():
-    """What is made beside a load to start a provider is a model that ONNX Runtime takes."""
-    onnx.checker.check_model(onnx.ModelProto.FromString(_onnx.identity()), full_check=True)
-    ours = onnxruntime.InferenceSession(_onnx.identity(), providers=models.CPU, enable_fallback=0)
-    assert ours.run(None, {"x": np.array(3, np.float32)}) == [3]
-
-
 def test_a_large_weight_that_is_not_handed_over(tmp_path):
     """It is read by several threads, page by page in its place."""
     side = 4500  # 81 MB: several reads for several threads, none of which ends with a page

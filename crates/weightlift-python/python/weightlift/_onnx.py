@@ -115,14 +115,6 @@ class Graph:
         return {use.decode(errors="replace") for use in self._uses.get(name.encode(), set()) - _CARRIES}
 
 
-def identity() -> bytes:
-    """A model of one node, which gives back the number that it gets."""
-    number = _field(2, _field(1, b"\x08\x01" + _field(2, b"")))
-    node = _field(1, _field(1, b"x") + _field(2, b"y") + _field(4, b"Identity"))
-    graph = node + _field(2, b"identity") + _field(11, _field(1, b"x") + number) + _field(12, _field(1, b"y") + number)
-    return b"\x08\x08" + _field(7, graph) + _field(8, b"\x10\x0d")
-
-
 def with_inner_data(data: bytes, fetch: Callable[[str, int, int], bytes], small: int = 0) -> tuple[bytes, int]:
     """The model with the data of all tensors in it that lie in files, of the main graph's initializers only
     those of fewer than ``small`` bytes, and how many these are. ``fetch(location, offset, length)`` reads."""

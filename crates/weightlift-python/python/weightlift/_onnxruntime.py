@@ -15,8 +15,6 @@ optimizers are done, and it compares neither type nor shape; optimizers know onl
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 import weakref
 from typing import Any, Callable, NamedTuple, Sequence
@@ -46,9 +44,6 @@ ELEMENT = {"F32": 1, "U8": 2, "I8": 3, "U16": 4, "I16": 5, "I32": 6, "I64": 7, "
            "U64": 13, "BF16": 16}  # fmt: skip
 # A message of Protocol Buffers has to be shorter.
 MOST_BYTES = (2 << 30) - 1
-# Whether ONNX Runtime's CUDA provider is started beside the load, in the first session of a process: its library
-# has 284 MB, and then come cuBLAS and cuDNN.
-START_BESIDE = True
 LOAD_OPTIONS = {"route", "reading_threads", "staging_budget", "progress", "loader"}
 # The smallest model: a version and an empty graph.
 _EMPTY = b"\x08\x08\x3a\x00\x42\x02\x10\x0d"
@@ -97,38 +92,6 @@ def make(model: Model, options: Any, providers: Any, provider_options: Any, load
     return made
 
 
-class _Start:
-    """A session of nothing, made beside the load: what a process's first session on a device begins with."""
-
-    _lock = threading.Lock()
-    _begun: set[str] = set()
-
-    def __init__(self, device: str, providers: Any, provider_options: Any):
-        self.thread: threading.Thread | None = None
-        with self._lock:
-            if device == "host" or device in self._begun or not START_BESIDE:
-                return
-            self._begun.add(device)
-        number = next(number for number, provider in enumerate(providers) if _name(provider) == CUDA)
-        settings = provider_options[number : number + 1] if provider_options is not None else None
-        call = {"providers": [providers[number]], "provider_options": settings, "enable_fallback": 0}
-        self.thread = threading.Thread(target=self._run, args=(call,), name="weightlift-onnxruntime")
-        self.thread.start()
-
-    @staticmethod
-    def _run(call: dict[str, Any]) -> None:
-        # What fails here fails in the session itself, where it is told.
-        with contextlib.suppress(Exception):
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            options.log_severity_level = 4
-            onnxruntime.InferenceSession(_onnx.identity(), options, **call)
-
-    def wait(self) -> None:
-        if self.thread is not None:
-            self.thread.join()
-
-
 class _Weight(NamedTuple):
     info: TensorInfo
     tensor: Tensor
@@ -146,7 +109,6 @@ class _Making:
         self.device = _device(providers, provider_options)
         self.only_cpu = [_name(each) for each in providers or ()] == [CPU]
         self.load_options = load_options
-        self.start = _Start(self.device, providers, provider_options)
         self.host: dict[str, str] = {}
         # Bytes of what was loaded, by number: weights may share theirs.
         self.storages: dict[int, int] = {}
@@ -176,7 +138,6 @@ class _Making:
         self._keep(name for name in self.external if name not in weights and self.graph.is_used(name))
         self._watch(weights)
         sizes = {name: weight.info.nbytes for name, weight in weights.items()}
-        self.start.wait()
         while True:
             handed = {name: weight.tensor.hand_over() for name, weight in weights.items()}
             session = self._create(weights, handed)
