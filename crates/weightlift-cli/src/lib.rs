@@ -15,6 +15,7 @@ mod args;
 mod bench;
 mod demo;
 mod error;
+mod files;
 mod inspect;
 mod load;
 mod log;
@@ -22,6 +23,7 @@ mod output;
 mod plan;
 mod signal;
 mod text;
+mod verify;
 
 use std::ffi::OsString;
 
@@ -69,6 +71,7 @@ fn dispatch(command: Command, program: &[OsString], stop: &Stop) -> Result<(), F
         Command::Plan(options) => plan::run(&options, stop),
         Command::Demo(options) => demo::run(&options, stop),
         Command::Bench(options) => bench::run(&options, program, stop),
+        Command::Verify(options) => verify::run(&options, stop),
         Command::BenchPart(part) => bench::run_part(&part, stop),
         Command::Completions { shell } => {
             // Into memory first: clap_complete panics where its writer fails.

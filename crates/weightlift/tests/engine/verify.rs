@@ -18,9 +18,8 @@ const LEAF: usize = 64 << 10;
 fn specs() -> Vec<Spec> {
     let mut random = Random::new(11);
     let lengths = [0, 1, 100, LEAF - 1, LEAF, LEAF + 1, 3 * LEAF, 300_001, 0, 40_000, 7];
-    let spec = |(number, length): (usize, &usize)| {
-        Spec::u8(format!("t{number}"), random.bytes(*length))
-    };
+    let spec =
+        |(number, length): (usize, &usize)| Spec::u8(format!("t{number}"), random.bytes(*length));
     lengths.iter().enumerate().map(spec).collect()
 }
 
