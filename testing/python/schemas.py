@@ -14,7 +14,8 @@ def _validator(name: str):
     return jsonschema.Draft202012Validator(schema)
 
 
-VALIDATORS = {name: _validator(name) for name in ["load", "inspect", "bench", "error"]}
+NAMES = ["load", "inspect", "bench", "manifest", "verify", "error"]
+VALIDATORS = {name: _validator(name) for name in NAMES}
 
 
 def check(name: str, value):
