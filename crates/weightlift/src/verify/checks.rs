@@ -206,3 +206,108 @@ impl Expected {
         Self { name: (&*tensor.name).into(), tree: tensor.tree }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weightlift_index::{Dtype, Index, SourceId, SourceInfo, Storage, StorageId};
+
+    use super::*;
+    use crate::verify::Tree;
+
+    fn tensor(name: &str, offset: u64, length: u64) -> TensorInfo {
+        let (name, dtype, storage) = (name.into(), Dtype::from_name("U8"), StorageId(0));
+        TensorInfo { name, storage, offset, length, dtype, shape: vec![length], strides: None }
+    }
+
+    /// Three tensors in one storage: two of the same bytes, and a view of some.
+    fn tensors() -> [TensorInfo; 4] {
+        let all = 5 * LEAF + 9;
+        [
+            tensor("a", 0, all),
+            tensor("tied", 0, all),
+            tensor("view", LEAF / 2, 2 * LEAF + 100),
+            tensor("none", 70, 0),
+        ]
+    }
+
+    fn digest(bytes: &[u8]) -> u64 {
+        let mut tree = Tree::default();
+        tree.update(bytes);
+        tree.digest()
+    }
+
+    fn manifest(tensors: &[TensorInfo], bytes: &[u8]) -> Manifest {
+        let of = |tensor: &TensorInfo| TensorDigests {
+            name: tensor.name.to_string(),
+            dtype: tensor.dtype.name().to_owned(),
+            shape: tensor.shape.clone(),
+            length: tensor.length,
+            xxh3: 0,
+            tree: digest(&bytes[tensor.offset as usize..][..tensor.length as usize]),
+        };
+        Manifest::new(tensors.iter().map(of).collect(), Vec::new())
+    }
+
+    fn plan(length: u64, piece: u64) -> Plan {
+        let storage =
+            Storage { source: SourceId(0), offset: 100, length, encoding: Default::default() };
+        let index = Index {
+            sources: vec![SourceInfo::file("f", length + 100)],
+            storages: vec![storage],
+            ..Index::default()
+        };
+        crate::plan::build(&index, &[StorageId(0)], 8 * piece, piece)
+    }
+
+    /// Hands in all pieces in the order of `order`; the error, if there is one.
+    fn run(plan: &Plan, manifest: &Manifest, bytes: &[u8], order: &[usize]) -> Result<()> {
+        let tensors = tensors();
+        let checks = Checks::new(manifest, &[tensors.iter().collect()])?;
+        for number in order {
+            assert_eq!(checks.finish().unwrap_err().kind(), ErrorKind::Internal);
+            let piece = &plan.pieces[*number];
+            let start = piece.offset as usize - 100;
+            let piece = &bytes[start..start + piece.length as usize];
+            // As the places of host memory are: in several buffers.
+            let (first, second) = piece.split_at(piece.len() / 3);
+            checks.piece(plan, *number, [first, second].into_iter())?;
+        }
+        checks.finish()
+    }
+
+    #[test]
+    fn any_order_of_pieces_comes_to_the_same_for_tensors_that_share_bytes() {
+        let length = 5 * LEAF + 9;
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 131 % 253) as u8).collect();
+        let manifest = manifest(&tensors(), &bytes);
+        for piece in [4096, 20 << 10, 1 << 20] {
+            let plan = plan(length, piece);
+            let count = plan.pieces.len();
+            let backwards: Vec<usize> = (0..count).rev().collect();
+            let every_third = (0..3).flat_map(|first| (first..count).step_by(3)).collect();
+            for order in [(0..count).collect(), backwards, every_third] {
+                run(&plan, &manifest, &bytes, &order).unwrap();
+                // Where the view is, and where it is not.
+                for (at, name) in [(LEAF, ["a", "view"]), (0, ["a", "a"]), (length - 1, ["a", "a"])]
+                {
+                    let mut wrong = bytes.clone();
+                    wrong[at as usize] ^= 0x80;
+                    let error = run(&plan, &manifest, &wrong, &order).unwrap_err();
+                    let tensor = error.value("tensor").unwrap();
+                    assert!(name.contains(&tensor), "{tensor}: byte {at}, pieces of {piece}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensors_of_the_same_bytes_are_each_compared() {
+        let length = 5 * LEAF + 9;
+        let bytes = vec![7; length as usize];
+        let mut manifest = manifest(&tensors(), &bytes);
+        manifest.tensors[1].tree ^= 1;
+        let plan = plan(length, 1 << 20);
+        let error = run(&plan, &manifest, &bytes, &[0]).unwrap_err();
+        assert_eq!(error.value("tensor"), Some("tied"));
+    }
+}

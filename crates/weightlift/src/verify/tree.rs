@@ -85,11 +85,21 @@ mod tests {
         }
     }
 
-    /// What manifests hold may not change with the code: the digest of no bytes, and of a few,
-    /// worked out by the documentation's rule with another implementation of XXH3 (the package
-    /// xxhash 3.5 for Python).
+    /// What manifests hold may not change with the code: digests worked out by the documentation's
+    /// rule with another implementation of XXH3 (the package xxhash 4.1.0 for Python).
     #[test]
     fn the_rule_is_that_of_the_documentation() {
-        assert_eq!(Tree::default().digest(), 0x2d06_8005_38d3_94c2);
+        let bytes: Vec<u8> = (0..3 * LEAF + 17).map(|at| (at * 31 % 251) as u8).collect();
+        let table = [
+            (0, 0x2d06_8005_38d3_94c2),
+            (1, 0x1134_25e2_d3c1_afc3),
+            (LEAF, 0xf6e0_f291_1881_4663),
+            (3 * LEAF + 17, 0x6d16_38fe_5c6b_a275),
+        ];
+        for (length, digest) in table {
+            let mut tree = Tree::default();
+            tree.update(&bytes[..length as usize]);
+            assert_eq!(tree.digest(), digest, "{length} bytes");
+        }
     }
 }
