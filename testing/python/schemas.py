@@ -14,7 +14,8 @@ def _validator(name: str):
     return jsonschema.Draft202012Validator(schema)
 
 
-VALIDATORS = {name: _validator(name) for name in ["load", "inspect", "bench", "doctor", "error"]}
+NAMES = ["load", "inspect", "bench", "doctor", "manifest", "verify", "error"]
+VALIDATORS = {name: _validator(name) for name in NAMES}
 
 
 def check(name: str, value):

@@ -191,7 +191,34 @@ DOCTOR = {
     },
     "findings": [{"what": "a", "means": "b", "todo": "c"}],
 }
-RIGHT = {"load": LOAD, "inspect": INSPECT, "bench": BENCH, "doctor": DOCTOR, "error": ERROR}
+SAID = {"name": "a", "length": 8, "algorithm": "sha256", "digest": "0" * 64, "said_by": "hub"}
+MANIFEST = {
+    "schema": 1,
+    "kind": "weightlift-manifest",
+    "tensors": [
+        {"name": "a", "dtype": "F32", "shape": [2], "length": 8}
+        | {"xxh3": "0123456789abcdef", "tree": "0123456789abcdef"}
+    ],
+    "files": [SAID],
+}
+VERIFY = {
+    "schema": 1,
+    "manifest": "/m/weightlift-manifest.json",
+    "written": False,
+    "tensors": 1,
+    "bytes": 8,
+    "files": [SAID],
+    "seconds": 0.5,
+}
+RIGHT = {
+    "load": LOAD,
+    "inspect": INSPECT,
+    "bench": BENCH,
+    "doctor": DOCTOR,
+    "manifest": MANIFEST,
+    "verify": VERIFY,
+    "error": ERROR,
+}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -243,6 +270,14 @@ WRONG = [
     ("doctor", ("auto", "device"), "gpu"),
     ("doctor", ("auto", "route"), "auto"),
     ("doctor", ("findings", 0, "todo"), ""),
+    ("manifest", ("schema",), 2),
+    ("manifest", ("kind",), "another"),
+    ("manifest", ("tensors", 0, "xxh3"), 5),
+    ("manifest", ("tensors", 0, "tree"), "0123456789ABCDEF"),
+    ("manifest", ("files", 0, "algorithm"), "md5"),
+    ("verify", ("manifest",), 1),
+    ("verify", ("tensors",), -1),
+    ("verify", ("files", 0, "digest"), "0"),
     ("error", ("error", "kind"), "two words"),
     ("error", ("error", "message"), "two\nlines"),
     ("error", ("error", "context"), []),
@@ -268,6 +303,10 @@ REQUIRED = [
     *[("load", ("seconds", key)) for key in PHASES],
     *[("inspect", (key,)) for key in INSPECT],
     *[("inspect", ("tensors", 0, key)) for key in INSPECT["tensors"][0]],
+    *[("manifest", (key,)) for key in MANIFEST],
+    *[("manifest", ("tensors", 0, key)) for key in MANIFEST["tensors"][0]],
+    *[("manifest", ("files", 0, key)) for key in SAID],
+    *[("verify", (key,)) for key in VERIFY],
     *[("bench", (key,)) for key in BENCH],
     *[("bench", ("samples", 0, key)) for key in BENCH["samples"][0]],
     *[("bench", ("samples", 1, key)) for key in BENCH["samples"][1]],

@@ -19,6 +19,8 @@ Examples:
   weightlift load models/llama --device cuda:1 --route pinned --json
   weightlift plan models/llama --block-size 8MiB  what a load would read and copy
   weightlift doctor models/llama                  what stands in a load's way
+  weightlift verify models/llama --write          note what its tensors are
+  weightlift load models/llama --verify models/llama/weightlift-manifest.json
   weightlift demo                                 what this machine can do
   weightlift bench models/llama --reading-threads 0-6,8 --html bench.html
 
@@ -54,6 +56,8 @@ pub(crate) enum Command {
     /// A sample of `bench`.
     #[command(name = HIDDEN, hide = true, subcommand)]
     BenchPart(Part),
+    /// Compare a model with its manifest of digests and with what its publisher says, or write one.
+    Verify(Verify),
     /// Print a script that completes weightlift's commands in a shell.
     Completions {
         /// The shell.
@@ -78,6 +82,9 @@ pub(crate) struct Load {
     /// is cut meanwhile may end the process.
     #[arg(long)]
     pub(crate) map_files: bool,
+    /// Compare every tensor with this manifest while it is read; see `weightlift verify`.
+    #[arg(long, value_name = "MANIFEST")]
+    pub(crate) verify: Option<PathBuf>,
     /// Print the XXH3-64 of every tensor as it lies in its memory.
     #[arg(long)]
     pub(crate) digest: bool,
@@ -87,6 +94,22 @@ pub(crate) struct Load {
     /// Print nothing on success, but for what --json asks for.
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Write the manifest instead of comparing with it.
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Where the manifest is: weightlift-manifest.json in the model's folder, or beside a file
+    /// NAME as NAME.weightlift-manifest.json, unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

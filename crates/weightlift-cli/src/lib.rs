@@ -16,6 +16,7 @@ mod bench;
 mod demo;
 mod doctor;
 mod error;
+mod files;
 mod inspect;
 mod load;
 mod log;
@@ -23,6 +24,7 @@ mod output;
 mod plan;
 mod signal;
 mod text;
+mod verify;
 
 use std::ffi::OsString;
 
@@ -71,6 +73,7 @@ fn dispatch(command: Command, program: &[OsString], stop: &Stop) -> Result<(), F
         Command::Demo(options) => demo::run(&options, stop),
         Command::Doctor(options) => doctor::run(&options, stop),
         Command::Bench(options) => bench::run(&options, program, stop),
+        Command::Verify(options) => verify::run(&options, stop),
         Command::BenchPart(part) => bench::run_part(&part, stop),
         Command::Completions { shell } => {
             // Into memory first: clap_complete panics where its writer fails.

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use weightlift::{Event, Loaded, Loader, Report, Request, Tensor, format_size};
+use weightlift::{Event, Loaded, Loader, Manifest, Report, Request, Tensor, format_size};
 
 use crate::args::Load;
 use crate::error::Failure;
@@ -20,11 +21,16 @@ pub(crate) fn run(options: &Load, stop: &Stop) -> Result<(), Failure> {
     settings.map_files = options.map_files;
     let loader = Loader::new(settings);
     let progress = Progress::new(!options.quiet && !options.json);
+    let manifest = options.verify.as_ref().map(Manifest::read).transpose()?;
     let request = Request::new()
         .open_options(options.model.open_options()?)
         .tensors(&options.settings.tensors)
         .cancel(stop.token())
         .on_event(|event| progress.tell(event));
+    let request = match manifest {
+        Some(manifest) => request.verify(Arc::new(manifest)),
+        None => request,
+    };
     stop.allow(Grace::Short);
     let loaded = loader.load(&options.model.path, request);
     progress.end();
@@ -126,6 +132,13 @@ fn print_text(
     if report.read_ahead_bytes > 0 {
         let ahead = text::bytes(report.read_ahead_bytes);
         output.line(format_args!("read ahead: {ahead} while the driver started"))?;
+    }
+    if report.verified_tensors > 0 {
+        output.line(format_args!(
+            "verified: {} while reading, for {} of the reading threads' time together",
+            text::count(report.verified_tensors, "tensor"),
+            text::seconds(report.seconds.verify),
+        ))?;
     }
     if report.skipped_tensors > 0 {
         let skipped = text::count(report.skipped_tensors, "tensor");

@@ -49,17 +49,22 @@ pub struct SourceInfo {
     /// A list behind the reference, and not the bytes themselves, because those would have to be
     /// copied there: for a moment they would take twice their memory.
     pub decoded: Option<Arc<Vec<u8>>>,
+    /// What the model says that the file's SHA-1 is, in hexadecimal, as the text stands there:
+    /// ONNX's `checksum` of external data. Nothing that loads compares it. More than one where the
+    /// model contradicts itself; of many such the first two.
+    pub checksums: Vec<Box<str>>,
 }
 
 impl SourceInfo {
     /// A file of this name and length in bytes.
     pub fn file(name: impl Into<Box<str>>, length: u64) -> Self {
-        Self { name: name.into(), length, decoded: None }
+        Self { name: name.into(), length, decoded: None, checksums: Vec::new() }
     }
 
     /// Bytes that the file of this name holds in another form.
     pub fn decoded(name: impl Into<Box<str>>, bytes: Vec<u8>) -> Self {
-        Self { name: name.into(), length: bytes.len() as u64, decoded: Some(Arc::new(bytes)) }
+        let length = bytes.len() as u64;
+        Self { decoded: Some(Arc::new(bytes)), ..Self::file(name, length) }
     }
 }
 

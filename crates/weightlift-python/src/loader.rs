@@ -70,8 +70,8 @@ impl Loader {
     /// `settings` are those of a request: `device`, `route`, `reading_threads`, `pin_host`.
     /// `provide(storage, nbytes, names, device)` gives memory: `(address, nbytes, keep, event)`.
     /// `landed(bytes, total)` and `ready(name)` are told; all of them on this thread. Tensors that
-    /// lie `apart` free their memory one by one.
-    #[pyo3(signature = (model, settings, names=None, provide=None, landed=None, ready=None, apart=false))]
+    /// lie `apart` free their memory one by one. `verify` is a manifest to compare with.
+    #[pyo3(signature = (model, settings, names=None, provide=None, landed=None, ready=None, apart=false, verify=None))]
     #[allow(clippy::too_many_arguments)] // called by the package alone, by name
     fn load(
         &self,
@@ -83,10 +83,12 @@ impl Loader {
         landed: Option<Py<PyAny>>,
         ready: Option<Py<PyAny>>,
         apart: bool,
+        verify: Option<std::path::PathBuf>,
     ) -> PyResult<(Vec<Tensor>, Py<PyAny>)> {
         let options = self.with_settings(py, settings)?;
         let told = Told { token: CancelToken::new(), failure: Mutex::default() };
         let loaded = guarded(py, || {
+            let manifest = verify.map(weightlift::Manifest::read).transpose()?;
             let mut looked = Instant::now();
             let mut request = Request::new()
                 .device(options.device)
@@ -96,6 +98,9 @@ impl Loader {
                 .tensors(names.unwrap_or_default())
                 .apart(apart)
                 .cancel(&told.token);
+            if let Some(manifest) = manifest {
+                request = request.verify(std::sync::Arc::new(manifest));
+            }
             request = request.on_event(|event| {
                 let due = looked.elapsed() >= LOOK;
                 let last = matches!(event, Event::Landed { bytes, total } if bytes == total);

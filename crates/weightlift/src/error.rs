@@ -46,6 +46,10 @@ pub enum ErrorKind {
     DirectIoUnavailable,
     /// A destination given by the caller does not fit its tensor.
     InvalidDestination,
+    /// A tensor or a file is not what a manifest, or whoever published it, says.
+    Mismatch,
+    /// A manifest is none, or one that this version does not read.
+    InvalidManifest,
     /// The load was cancelled.
     Cancelled,
     /// A reader thread died. This is a defect of weightlift.
@@ -76,6 +80,8 @@ impl ErrorKind {
             Self::PinFailed => "PinFailed",
             Self::DirectIoUnavailable => "DirectIoUnavailable",
             Self::InvalidDestination => "InvalidDestination",
+            Self::Mismatch => "Mismatch",
+            Self::InvalidManifest => "InvalidManifest",
             Self::Cancelled => "Cancelled",
             Self::Internal => "Internal",
         }

@@ -12,7 +12,7 @@
 //! A [`Loader`] owns what outlives one load; a [`Model`] is an opened one; a [`Request`] says
 //! what to load and where to; [`Loaded`] holds [`Tensor`]s and the [`Report`].
 //!
-//! Modules stand in the order in which data flows: sources, plan, read, memory, device, route,
+//! Modules stand in the order in which data flows: sources, plan, verify, read, memory, device, route,
 //! load. Imports follow it downwards only (`cargo xtask layers`).
 
 mod error;
@@ -24,6 +24,8 @@ mod system;
 mod source;
 
 mod plan;
+
+mod verify;
 
 mod memory;
 
@@ -63,5 +65,6 @@ pub use system::{
     storage_facts,
 };
 pub use tensor::Tensor;
+pub use verify::{FileDigests, Manifest, TensorDigests};
 /// What is in model files: storages, tensors, element types.
 pub use weightlift_index as index;

@@ -59,6 +59,9 @@ pub struct Report {
     pub piece_size: u64,
     /// Calls of the driver that copy, single and batched.
     pub copy_calls: u64,
+    /// Tensors that were compared with a manifest while they were read: all or none.
+    #[serde(default)]
+    pub verified_tensors: u64,
     /// Tensors that files hold but the model's index maps elsewhere; they were not read.
     pub skipped_tensors: u64,
 }
@@ -126,6 +129,9 @@ pub struct Seconds {
     pub first_byte: f64,
     /// Time in reads, added up over the reader threads.
     pub read: f64,
+    /// Comparing tensors with a manifest, added up over the reader threads; no part of `read`.
+    #[serde(default)]
+    pub verify: f64,
     /// From the first copy's submission to the last block's arrival; 0 on the host route.
     pub copy: f64,
     /// Time in which no copy was under way because nothing was read yet.

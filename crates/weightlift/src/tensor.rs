@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::device::{DeviceId, Location};
 use crate::error::Result;
 use crate::memory::Memory;
+use crate::verify::{TensorDigests, Tree};
 
 /// A tensor in its destination. Cheap to clone; its memory, which all tensors of a load share
 /// unless the caller provided it or asked for tensors that lie [apart](crate::Request::apart), is
@@ -114,6 +115,36 @@ impl Tensor {
         let mut hasher = Xxh3::new();
         self.for_each_part(&mut |part| hasher.update(part))?;
         Ok(hasher.digest())
+    }
+
+    /// What a [`Manifest`](crate::Manifest) holds of it, of its bytes as they lie in its memory,
+    /// copied back from there.
+    ///
+    /// # Errors
+    ///
+    /// The device's, where the bytes have to come back from one.
+    pub fn digests(&self) -> Result<TensorDigests> {
+        let (mut xxh3, mut tree) = (Xxh3::new(), Tree::default());
+        if self.strides.is_some() {
+            self.for_each_range(&mut |part| tree.update(part))?;
+            self.for_each_part(&mut |part| xxh3.update(part))?;
+        } else {
+            // Both of a part while it is in the processor's cache.
+            self.for_each_range(&mut |bytes| {
+                bytes.chunks(1 << 16).for_each(|part| {
+                    tree.update(part);
+                    xxh3.update(part);
+                });
+            })?;
+        }
+        Ok(TensorDigests {
+            name: self.name.to_string(),
+            dtype: self.dtype.name().to_owned(),
+            shape: self.shape.to_vec(),
+            length: self.length,
+            xxh3: xxh3.digest(),
+            tree: tree.digest(),
+        })
     }
 
     /// What keeps its memory alive.

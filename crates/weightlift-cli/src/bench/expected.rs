@@ -8,6 +8,7 @@ use weightlift::index::TensorInfo;
 use weightlift::{Error, ErrorKind, Model, OpenSource};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::files::path_of;
 use crate::signal::Stop;
 
 /// Bytes of a read.
@@ -107,19 +108,9 @@ pub(super) fn of_all(model: &Model, digests: &[u64]) -> String {
 
 /// The files that the model's bytes lie in, links resolved.
 pub(crate) fn files(model: &Model) -> Result<Vec<PathBuf>, Error> {
-    use std::os::fd::AsRawFd;
     let mut files = Vec::new();
     for source in model.sources().iter() {
-        let open = source.open()?;
-        // Sources that are made of others have none.
-        let Some(descriptor) = open.descriptor() else { continue };
-        let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-        let path = std::fs::read_link(&link).map_err(|error| {
-            Error::new(ErrorKind::Io, "cannot tell where a file is")
-                .with("file", source.name())
-                .with("reason", &error)
-                .because(error)
-        })?;
+        let Some(path) = path_of(&**source)? else { continue };
         if !files.contains(&path) {
             files.push(path);
         }

@@ -13,13 +13,14 @@ pub(super) struct Entries {
     location: Option<Box<str>>,
     offset: Option<Box<str>>,
     length: Option<Box<str>>,
+    checksum: Option<Box<str>>,
     /// The first key that stands twice.
     twice: Option<&'static str>,
 }
 
 impl Entries {
-    /// Adds an entry, a message with a key and a value. The checksum, which no reader compares,
-    /// and keys that the format does not define are passed over.
+    /// Adds an entry, a message with a key and a value. Keys that the format does not define are
+    /// passed over. The checksum may stand twice, since no reader of tensors looks at it.
     pub(super) fn add(&mut self, reader: &mut Reader<'_>, entry: Message) -> Result<(), Error> {
         let mut entry = entry;
         let (mut key, mut value) = (Box::default(), None);
@@ -31,6 +32,7 @@ impl Entries {
             }
         }
         let (key, place) = match &*key {
+            "checksum" => ("", &mut self.checksum),
             "location" => ("location", &mut self.location),
             "offset" => ("offset", &mut self.offset),
             "length" => ("length", &mut self.length),
@@ -40,10 +42,15 @@ impl Entries {
             Some(field) => reader.text(&field)?,
             None => Box::default(),
         };
-        if place.replace(value).is_some() {
+        if place.replace(value).is_some() && !key.is_empty() {
             self.twice.get_or_insert(key);
         }
         Ok(())
+    }
+
+    /// What is said of the file's bytes, if something is.
+    pub(super) fn take_checksum(&mut self) -> Option<Box<str>> {
+        self.checksum.take().filter(|checksum| !checksum.is_empty())
     }
 
     /// Location, offset and, where one above zero is given, length.
@@ -105,6 +112,7 @@ fn number(key: &'static str, text: &str) -> Result<u64, Error> {
 #[derive(Debug, Default)]
 pub(super) struct Locations {
     names: Vec<Box<str>>,
+    checksums: Vec<Vec<Box<str>>>,
     numbers: HashMap<Box<str>, u32>,
 }
 
@@ -120,11 +128,22 @@ impl Locations {
             Error::new(ErrorKind::LimitExceeded, "the model names more files than can be numbered")
         })?;
         self.names.push(name.clone());
+        self.checksums.push(Vec::new());
         self.numbers.insert(name, number);
         Ok(number)
     }
 
-    pub(super) fn into_names(self) -> Vec<Box<str>> {
-        self.names
+    /// Notes what is said of file number `number`. Two that differ are enough to tell that the
+    /// model contradicts itself.
+    pub(super) fn checksum(&mut self, number: u32, checksum: Box<str>) {
+        let Some(known) = self.checksums.get_mut(number as usize) else { return };
+        if known.len() < 2 && !known.contains(&checksum) {
+            known.push(checksum);
+        }
+    }
+
+    /// The names, and what is said of each file.
+    pub(super) fn into_parts(self) -> (Vec<Box<str>>, Vec<Vec<Box<str>>>) {
+        (self.names, self.checksums)
     }
 }

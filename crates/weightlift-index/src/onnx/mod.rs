@@ -56,6 +56,8 @@ pub use recognise::recognises;
 pub struct Model {
     tensors: Vec<(Box<str>, tensor::Tensor)>,
     locations: Vec<Box<str>>,
+    /// What the model says that the SHA-1 of each of these is.
+    checksums: Vec<Vec<Box<str>>>,
     decoded: Vec<u8>,
     metadata: BTreeMap<String, Value>,
 }
@@ -89,9 +91,11 @@ pub fn parse(bytes: &mut dyn Bytes, limits: &Limits) -> Result<Model, Error> {
         return Err(other_file(bytes, error));
     }
     let names = names::assign(walk.naming, &walk.scopes)?;
+    let (locations, checksums) = walk.locations.into_parts();
     Ok(Model {
         tensors: names.into_iter().zip(walk.tensors).collect(),
-        locations: walk.locations.into_names(),
+        locations,
+        checksums,
         decoded: walk.decoded,
         metadata: walk.metadata,
     })
@@ -150,8 +154,11 @@ impl Model {
             metadata: self.metadata,
             ..Index::default()
         };
-        let files = self.locations.into_iter().zip(data_lengths);
-        index.sources.extend(files.map(|(name, length)| SourceInfo::file(name, *length)));
+        let files = self.locations.into_iter().zip(data_lengths).zip(self.checksums);
+        index.sources.extend(files.map(|((name, length), checksums)| SourceInfo {
+            checksums,
+            ..SourceInfo::file(name, *length)
+        }));
         let decoded_source = SourceId(u32::try_from(index.sources.len()).unwrap_or(u32::MAX));
         if !self.decoded.is_empty() {
             let mut decoded = self.decoded;

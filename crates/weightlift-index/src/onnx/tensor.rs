@@ -193,14 +193,20 @@ impl Proto {
             ));
         }
         let place = if external {
-            let (location, offset, given) = self.entries.check()?;
+            let mut entries = self.entries;
+            let checksum = entries.take_checksum();
+            let (location, offset, given) = entries.check()?;
             let length = match (given, size) {
                 (Some(given), _) => sized(given)?,
                 (None, Some(size)) => size,
                 (None, None) if elements == 0 => 0,
                 (None, None) => return Err(unsized_type(about)),
             };
-            Place::External { location: locations.number(location)?, offset, length }
+            let location = locations.number(location)?;
+            if let Some(checksum) = checksum {
+                locations.checksum(location, checksum);
+            }
+            Place::External { location, offset, length }
         } else if let Some(raw) = self.raw {
             let length = sized(raw.end - raw.start)?;
             Place::File { offset: raw.start, length }

@@ -205,6 +205,7 @@ class Model:
         pin_host: bool | None = None,
         progress: bool | Callable[[int, int], None] = False,
         loader: Loader | None = None,
+        verify: str | os.PathLike[str] | None = None,
     ) -> dict[str, Any]:
         """Loads tensors, all or nothing, and returns them by name.
 
@@ -216,12 +217,17 @@ class Model:
         installed); a function gets ``(bytes, total)`` instead. ``staging_budget`` is a setting of a
         loader: it makes one for this load.
 
+        ``verify`` is a manifest of ``weightlift verify --write``: every tensor is compared with it while
+        it is read, and one that differs is a :class:`weightlift.errors.Mismatch`.
+
         What happened stands in :attr:`report` afterwards.
         """
         call: dict[str, Any] = {
             "tensors": tensors, "route": route, "reading_threads": reading_threads,
             "staging_budget": staging_budget, "pin_host": pin_host, "progress": progress, "loader": loader,
         }  # fmt: skip
+        if verify is not None:
+            call["verify"] = verify
         if framework is not None:
             from . import _frameworks
 
@@ -244,6 +250,7 @@ class Model:
         ready: Callable[[str], None] | None = None,
         native: Any = None,
         apart: bool = False,
+        verify: str | os.PathLike[str] | None = None,
     ) -> list[Tensor]:
         loader = _loader(loader, staging_budget)
         settings = _settings(device, route, reading_threads, pin_host)
@@ -256,7 +263,7 @@ class Model:
 
         with watch(progress, self.path) as landed:
             loaded, self._report = loader._native.load(
-                native or self._native, settings, names, provide, landed, ready, apart
+                native or self._native, settings, names, provide, landed, ready, apart, verify
             )
         return loaded
 

@@ -24,6 +24,7 @@ class Loader:
         landed: Callable[[int, int], Any] | None = None,
         ready: Callable[[str], Any] | None = None,
         apart: bool = False,
+        verify: str | os.PathLike[str] | None = None,
     ) -> tuple[list[Tensor], dict[str, Any]]: ...
 
     def start(

@@ -198,6 +198,18 @@ class InvalidDestination(WeightliftError, ValueError):
     kind = "InvalidDestination"
 
 
+class Mismatch(WeightliftError, ValueError):
+    """A tensor or a file is not what a manifest, or whoever published it, says."""
+
+    kind = "Mismatch"
+
+
+class InvalidManifest(WeightliftError, ValueError):
+    """A manifest is none, or one that this version does not read."""
+
+    kind = "InvalidManifest"
+
+
 class Cancelled(WeightliftError):
     """The load was cancelled."""
 
@@ -216,7 +228,7 @@ _BY_KIND: dict[str, type[WeightliftError]] = {
         NotFound, InvalidOption, InvalidRoute, FileNotFound, PermissionDenied, NotRegular, IoError,
         Changed, DirectIoUnavailable, NoDriver, DriverTooOld, NoDevice, InvalidDevice, Forked,
         CudaError, Poisoned, PinFailed, OutOfDeviceMemory, OutOfHostMemory, InvalidDestination,
-        Cancelled, InternalError,
+        Mismatch, InvalidManifest, Cancelled, InternalError,
     )
 }  # fmt: skip
 

@@ -81,6 +81,10 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
 
 def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) -> dict[str, torch.Tensor]:
     where = device_of(device)
+    if where.type == "meta" and call.get("verify") is not None:
+        from .errors import InvalidOption
+
+        raise InvalidOption("tensors on meta have no bytes to verify", context={"option": "verify"})
     opened = native or model._native
     names = patterns(call.pop("tensors", None))
     _check(opened, names)

@@ -40,6 +40,7 @@ pub(super) fn count(report: &mut Report, model: &Model, ran: &Ran) {
     report.reading_threads = ran.measures.readers;
     let seconds = &mut report.seconds;
     seconds.read = ran.measures.reading.as_secs_f64();
+    seconds.verify = ran.measures.verifying.as_secs_f64();
     seconds.waiting_for_disk = ran.measures.waiting_for_disk.as_secs_f64();
     seconds.waiting_for_bus = ran.measures.waiting_for_bus.as_secs_f64();
 }

@@ -30,6 +30,7 @@ use crate::route::{
 use crate::source::Model;
 use crate::system::{self, Threads};
 use crate::tensor::Tensor;
+use crate::verify::Checks;
 
 pub use cancel::CancelToken;
 pub use destination::{Destination, Wanted};
@@ -95,6 +96,9 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
         From::Opened(model) => (model.clone(), model.open_time()),
     };
     let wanted = select(&model, request.patterns())?;
+    if let Some(manifest) = &request.verify {
+        manifest.check_tensors(model.index(), &wanted, request.patterns().is_empty())?;
+    }
     start.find(&mut report);
     let bytes = bytes_of(&model, &wanted);
     let few = readers_of_its_disk(&model, &wanted, threads, readers);
@@ -155,6 +159,9 @@ pub(crate) fn load(engine: &Engine, from: From<'_>, mut request: Request<'_>) ->
     report.quarantined = engine.quarantined();
     for fallback in report.fallbacks.iter_mut().filter(|fallback| fallback.to == "host") {
         fallback.bytes = bytes;
+    }
+    if request.verify.is_some() {
+        report.verified_tensors = wanted.len() as u64;
     }
     count(&mut report, &model, &ran);
     let since = |instant: Option<Instant>| {
@@ -409,6 +416,12 @@ impl Conductor<'_, '_> {
         let ready = |storage: usize| {
             by_storage[storage].iter().for_each(|tensor| tell(Event::Ready { tensor }));
         };
+        let checks = self.request.verify.as_ref();
+        let checks = checks.map(|manifest| Checks::new(manifest, by_storage)).transpose();
+        let checks = match checks {
+            Ok(checks) => checks.map(Arc::new),
+            Err(error) => return (Err(error), Measures::default(), delivered),
+        };
         let stop = Arc::new(Stop::new(self.cancelled.clone()));
         let mut landed = |block: usize| {
             for piece in plan.pieces_of(block) {
@@ -435,9 +448,18 @@ impl Conductor<'_, '_> {
         };
         let access = Arc::new(if options.map_files { access.mapped() } else { access });
         let (access_of_job, stop) = (access.clone(), stop.clone());
-        let job = Job { plan: plan.clone(), access: access_of_job, readers, end, stop };
+        let (plan_of_job, checks_of_job) = (plan.clone(), checks.clone());
+        let job = Job {
+            plan: plan_of_job,
+            access: access_of_job,
+            checks: checks_of_job,
+            readers,
+            end,
+            stop,
+        };
         let (result, measures) =
             route::run(job, &mut self.threads, prepare, &mut landed, &|| tell(Event::Waiting));
+        let result = result.and_then(|()| checks.map_or(Ok(()), |checks| checks.finish()));
         self.report.read_ahead_bytes += access.bytes_ahead();
         if result.is_ok() {
             // What the index holds itself was read when the model was opened.

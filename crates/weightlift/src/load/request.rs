@@ -1,6 +1,7 @@
 //! What a load is asked for.
 
 use std::fmt;
+use std::sync::Arc;
 
 use weightlift_index::TensorInfo;
 
@@ -8,6 +9,7 @@ use super::{CancelToken, Destination, Wanted};
 use crate::error::Result;
 use crate::options::{DeviceChoice, Options, ReadingThreads, RouteChoice};
 use crate::source::OpenOptions;
+use crate::verify::Manifest;
 
 /// What to load, where to, and how. Built by chaining; everything has a default.
 ///
@@ -27,6 +29,7 @@ pub struct Request<'a> {
     pub(super) apart: bool,
     patterns: Vec<String>,
     pub(super) open: OpenOptions,
+    pub(super) verify: Option<Arc<Manifest>>,
     pub(super) cancel: CancelToken,
     pub(super) provide: Option<Box<ProvideFor<'a>>>,
     pub(super) on_event: Option<Box<Tell<'a>>>,
@@ -116,6 +119,19 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Compares every tensor with this manifest while it is read, in the memory that it is read
+    /// into: of a load to a device that is staging memory, before the copy to the device. It
+    /// costs the readers time, `seconds.verify` of the report, and no second look at the files.
+    ///
+    /// The load is an error of kind `Mismatch` if a tensor asked for is not in the manifest, is of
+    /// another type or shape there, or has other bytes; and if, where all tensors are asked for,
+    /// the manifest names one that the model has not. Then it hands out none; memory of the
+    /// caller's may have been written to.
+    pub fn verify(mut self, manifest: Arc<Manifest>) -> Self {
+        self.verify = Some(manifest);
+        self
+    }
+
     /// A token that stops the load.
     pub fn cancel(mut self, token: &CancelToken) -> Self {
         self.cancel = token.clone();
@@ -167,6 +183,7 @@ impl fmt::Debug for Request<'_> {
             .field("reading_threads", &self.reading_threads)
             .field("pin_host", &self.pin_host)
             .field("tensors", &self.patterns)
+            .field("verify", &self.verify.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -19,6 +19,7 @@ use crate::memory::{InFlight, OpenBlock, Place, Ring};
 use crate::plan::Plan;
 use crate::read::{Access, Auto, Claim, Completed, Kind, ReadPiece, Reader};
 use crate::system::Threads;
+use crate::verify::Checks;
 
 use super::activity::Activity;
 use super::targets::Targets;
@@ -31,6 +32,8 @@ const STOP_POLL: Duration = Duration::from_millis(20);
 pub(crate) struct Job {
     pub(crate) plan: Arc<Plan>,
     pub(crate) access: Arc<Access>,
+    /// What tensors should be, if that is to be seen to.
+    pub(crate) checks: Option<Arc<Checks>>,
     pub(crate) readers: usize,
     pub(crate) end: End,
     pub(crate) stop: Arc<Stop>,
@@ -100,6 +103,7 @@ pub(crate) struct Measures {
     pub(crate) last_landed: Option<Instant>,
     pub(crate) first_submitted: Option<Instant>,
     pub(crate) reading: Duration,
+    pub(crate) verifying: Duration,
     pub(crate) waiting_for_disk: Duration,
     pub(crate) waiting_for_bus: Duration,
 }
@@ -137,7 +141,9 @@ pub(crate) fn run(
     run.access.drop_ahead();
     measures.read = run.read_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();
     measures.direct = run.direct_bytes.load(Ordering::Relaxed);
-    measures.reading = run.activity.reading();
+    measures.verifying = nanoseconds(&run.verifying);
+    // It counts as activity, so that nobody takes it for a wait for the device.
+    measures.reading = run.activity.reading().saturating_sub(measures.verifying);
     measures.waiting_for_bus = nanoseconds(&run.waiting_for_bus);
     measures.first_submitted = *lock(&run.first_submitted);
     (result, measures)
@@ -167,6 +173,7 @@ impl Meanwhile<'_> {
 struct Run {
     plan: Arc<Plan>,
     access: Arc<Access>,
+    checks: Option<Arc<Checks>>,
     staged: Option<Staged>,
     stop: Arc<Stop>,
     next_piece: AtomicUsize,
@@ -176,6 +183,8 @@ struct Run {
     read_bytes: Vec<AtomicU64>,
     direct_bytes: AtomicU64,
     activity: Activity,
+    /// Nanoseconds.
+    verifying: AtomicU64,
     /// Nanoseconds.
     waiting_for_bus: AtomicU64,
     first_submitted: Mutex<Option<Instant>>,
@@ -230,12 +239,14 @@ impl Run {
             direct_bytes: AtomicU64::new(0),
             plan: job.plan,
             access: job.access,
+            checks: job.checks,
             staged,
             stop: job.stop,
             next_piece: AtomicUsize::new(0),
             next_ahead: AtomicUsize::new(first_ahead),
             blocks,
             activity: Activity::default(),
+            verifying: AtomicU64::new(0),
             waiting_for_bus: AtomicU64::new(0),
             first_submitted: Mutex::new(None),
         }
@@ -358,9 +369,10 @@ impl Run {
             let completed = reader.complete();
             let reads_on = completed.is_some();
             if let Some(completed) = completed {
-                self.activity.end();
                 under_way -= 1;
-                whole.extend(self.completed(completed)?);
+                let completed = self.verify(completed);
+                self.activity.end();
+                whole.extend(self.completed(completed?)?);
             }
             // Until the device is there, handing over is a long wait. Reads that are under way
             // would end in it without anybody taking note, and the clock would count it as
@@ -465,6 +477,20 @@ impl Run {
         // of a dozen would begin a read's time after the first.
         let waited = state.opened.wait_timeout(filling, STOP_POLL);
         Ok(waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Compares a piece with what it should be, if that is to be done, while it is in the
+    /// processor's cache and its place is this reader's alone.
+    fn verify(&self, mut completed: Completed) -> Result<Completed> {
+        if let (Some(checks), Ok(_)) = (&self.checks, &completed.result) {
+            let started = Instant::now();
+            let buffers = completed.place.buffers(0, usize::MAX, usize::MAX);
+            let buffers = buffers.iter().map(|buffer| &**buffer);
+            let verified = checks.piece(&self.plan, completed.piece, buffers);
+            add(&self.verifying, started);
+            verified?;
+        }
+        Ok(completed)
     }
 
     /// Counts a piece; the number of its block if that was the last one of it.

@@ -17,6 +17,7 @@ mod sharing;
 mod sources;
 mod stopping;
 mod streams;
+mod verify;
 
 use fake_cuda::{Config, FakeCuda, Guard};
 use testkit::{Spec, digest};
