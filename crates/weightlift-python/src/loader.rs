@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 use weightlift::{CancelToken, Error, ErrorKind, Event, Options, Request};
 
 use crate::destination::{Given, Place};
 use crate::error::{exception, from_json, guarded};
 use crate::job::Job;
-use crate::model::Model;
+use crate::model::{Model, fields};
 use crate::tensor::Tensor;
 
 /// How often the calling thread looks at signals, and tells of progress.
@@ -68,7 +68,8 @@ impl Loader {
     /// Loads tensors of `model`; returns them and the report.
     ///
     /// `settings` are those of a request: `device`, `route`, `reading_threads`, `pin_host`.
-    /// `provide(storage, nbytes, names, device)` gives memory: `(address, nbytes, keep, event)`.
+    /// `provide(storage, nbytes, tensors, device)` gives memory, `(address, nbytes, keep, event)`, for
+    /// tensors as `Model.tensors` has them.
     /// `landed(bytes, total)` and `ready(name)` are told; all of them on this thread. Tensors that
     /// lie `apart` free their memory one by one. `verify` is a manifest to compare with.
     #[pyo3(signature = (model, settings, names=None, provide=None, landed=None, ready=None, apart=false, verify=None))]
@@ -128,11 +129,12 @@ impl Loader {
             });
             if let Some(provide) = &provide {
                 request = request.destinations(|wanted| {
-                    let names: Vec<&str> =
-                        wanted.tensors.iter().map(|tensor| &*tensor.name).collect();
                     let device = wanted.device.to_string();
                     let given = told.tell(|py| {
-                        let wanted = (wanted.storage.0, wanted.length, names, device);
+                        let index = model.0.index();
+                        let tensors = wanted.tensors.iter().map(|tensor| fields(py, index, tensor));
+                        let tensors = PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?;
+                        let wanted = (wanted.storage.0, wanted.length, tensors, device);
                         provide.call1(py, wanted)?.extract(py)
                     });
                     let given = given.ok_or_else(|| {

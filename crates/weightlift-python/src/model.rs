@@ -93,26 +93,15 @@ impl Model {
     /// in that, bytes of that.
     fn tensors(&self, py: Python<'_>) -> PyResult<Py<PyList>> {
         let index = self.0.index();
-        let list = PyList::empty(py);
-        for tensor in &index.tensors {
-            let storage = &index.storages[tensor.storage.0 as usize];
-            let source = &index.sources[storage.source.0 as usize];
-            let strides = tensor.strides.as_ref().map(|all| PyTuple::new(py, all)).transpose()?;
-            let fields = (
-                &*tensor.name,
-                tensor.dtype.name(),
-                PyTuple::new(py, &tensor.shape)?,
-                tensor.length,
-                &*source.name,
-                storage.offset + tensor.offset,
-                strides,
-                tensor.storage.0,
-                tensor.offset,
-                storage.length,
-            );
-            list.append(fields)?;
-        }
-        Ok(list.unbind())
+        let tensors = index.tensors.iter().map(|tensor| fields(py, index, tensor));
+        Ok(PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.unbind())
+    }
+
+    /// How many bytes each storage has, in the order in which a load of all tensors asks for them.
+    fn storage_sizes(&self) -> Vec<u64> {
+        let mut storages: Vec<_> = self.0.index().storages.iter().collect();
+        storages.sort_by_key(|storage| (storage.source.0, storage.offset));
+        storages.into_iter().map(|storage| storage.length).collect()
     }
 
     /// What the files say beside their tensors.
@@ -145,6 +134,30 @@ impl Model {
         })?;
         Ok(numbers.into_iter().map(|number| &self.0.index().tensors[number]).collect())
     }
+}
+
+/// A tensor as [`Model::tensors`] tells it.
+pub(crate) fn fields<'py>(
+    py: Python<'py>,
+    index: &Index,
+    tensor: &TensorInfo,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let storage = &index.storages[tensor.storage.0 as usize];
+    let source = &index.sources[storage.source.0 as usize];
+    let strides = tensor.strides.as_ref().map(|all| PyTuple::new(py, all)).transpose()?;
+    (
+        &*tensor.name,
+        tensor.dtype.name(),
+        PyTuple::new(py, &tensor.shape)?,
+        tensor.length,
+        &*source.name,
+        storage.offset + tensor.offset,
+        strides,
+        tensor.storage.0,
+        tensor.offset,
+        storage.length,
+    )
+        .into_pyobject(py)
 }
 
 fn rows(index: &Index, name: &str, start: u64, stop: u64) -> Option<Index> {

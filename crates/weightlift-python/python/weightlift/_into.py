@@ -90,7 +90,7 @@ def _fill(
         number = int(device.partition(":")[2] or 0)
         events = {record: record(number) for record in {target.event for target in targets.values()} if record}
 
-        def provide(storage: int, nbytes: int, names: list[str], _: str) -> tuple[int, int, Any, int | None]:
+        def provide(storage: int, nbytes: int, tensors_there: list[tuple[Any, ...]], _: str) -> tuple[int, int, Any, int | None]:
             target = targets[direct[storage]]
             event = events[target.event][1] if target.event else None
             return target.address, target.nbytes, target.keep, event

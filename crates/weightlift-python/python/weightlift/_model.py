@@ -246,7 +246,7 @@ class Model:
         pin_host: bool | None = None,
         progress: bool | Callable[[int, int], None] = False,
         loader: Loader | None = None,
-        provide: Callable[[int, int, list[str], str], tuple[int, int, Any, int | None]] | None = None,
+        provide: Callable[[int, int, list[tuple[Any, ...]], str], tuple[int, int, Any, int | None]] | None = None,
         ready: Callable[[str], None] | None = None,
         native: Any = None,
         apart: bool = False,

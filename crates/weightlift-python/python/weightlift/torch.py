@@ -9,7 +9,7 @@ weightlift's.
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable
+from typing import Any
 
 import torch
 
@@ -93,13 +93,11 @@ def _load(model: Model, device: Any = "cpu", native: Any = None, **call: Any) ->
     if where.type == "cuda" or opened.has_shared():
         memory = _Memory(where if where.type == "cuda" else torch.device("cpu"))
 
-        def provide(storage: int, nbytes: int, names: list[str], _: str) -> tuple[int, int, Any, int | None]:
-            if not memory.infos:
-                # Here, because readers run meanwhile.
-                memory.expect(_infos(opened, None), wholly=wholly)
-            return memory.take(nbytes, names)
+        def provide(_: int, nbytes: int, tensors: list[tuple[Any, ...]], __: str) -> tuple[int, int, Any, int | None]:
+            return memory.take(nbytes, [TensorInfo(*fields) for fields in tensors])
 
-        wholly = names is None
+        if names is None:
+            memory.expect(opened.storage_sizes())
         loaded = model._run(memory.where, provide=provide, native=native, tensors=names, **call)
         made = memory.tensors(loaded)
     else:
@@ -116,12 +114,12 @@ def _start(model: Model, device: Any, infos: list[TensorInfo], **call: Any) -> J
     if where.type != "cuda" and not model._native.has_shared():
         return model._start("host", names, lambda loaded: _moved(_over_all(loaded), where), **call)
     memory = _Memory(where if where.type == "cuda" else torch.device("cpu"))
-    memory.expect(infos, wholly=True)
     by_storage: dict[int, list[TensorInfo]] = {}
     for info in infos:
         by_storage.setdefault(info.storage, []).append(info)
+    memory.expect([sharing[0].storage_nbytes for sharing in by_storage.values()])
     places = {
-        storage: memory.take(sharing[0].storage_nbytes, [info.name for info in sharing])
+        storage: memory.take(sharing[0].storage_nbytes, sharing)
         for storage, sharing in by_storage.items()
     }
     return model._start(memory.where, names, lambda loaded: _moved(memory.tensors(loaded), where), places, **call)
@@ -169,29 +167,31 @@ class _Memory:
 
     def __init__(self, where: torch.device):
         self.where = where
-        self.infos: dict[str, TensorInfo] = {}
         self._whole: dict[str, torch.Tensor] = {}
-        self._parts: dict[str, torch.Tensor] = {}
+        self._parts: dict[str, tuple[torch.Tensor, TensorInfo]] = {}
         self._event = torch.cuda.Event() if where.type == "cuda" else None
+        self._expected: list[int] | None = None
         self._ahead: _Ahead | None = None
 
-    def expect(self, infos: list[TensorInfo], wholly: bool) -> None:
-        """What may be asked for; ``wholly``: all of it will be."""
-        self.infos.update((info.name, info) for info in infos)
-        if self._event is not None and wholly:
-            self._ahead = _Ahead(self.where, infos)
+    def expect(self, sizes: list[int]) -> None:
+        """Bytes of the storages that will be asked for, in that order."""
+        if self._event is not None:
+            self._expected = sizes
 
-    def take(self, nbytes: int, names: list[str]) -> tuple[int, int, Any, int | None]:
+    def take(self, nbytes: int, infos: list[TensorInfo]) -> tuple[int, int, Any, int | None]:
         """Memory for a storage, in which these tensors lie: what a load is given for it."""
+        if self._expected is not None:
+            # Here, because readers run meanwhile.
+            self._ahead, self._expected = _Ahead(self.where, self._expected), None
         if self._ahead is not None:
             self._ahead.take(nbytes)
-        first = self.infos[names[0]]
-        if len(names) == 1 and first.strides is None and first.nbytes == nbytes:
+        first = infos[0]
+        if len(infos) == 1 and first.strides is None and first.nbytes == nbytes:
             memory = torch.empty(_shape(first), dtype=dtype_of(first.dtype), device=self.where)
             self._whole[first.name] = memory
         else:
             memory = torch.empty(nbytes, dtype=torch.uint8, device=self.where)
-            self._parts.update((name, memory) for name in names)
+            self._parts.update((info.name, (memory, info)) for info in infos)
         if self._event is None:
             return memory.data_ptr(), nbytes, memory, None
         # torch may have given out a block that work of this stream still uses: our copies wait for
@@ -211,8 +211,8 @@ class _Memory:
                 made[name] = whole[name]
             else:
                 # Only now: a view at an odd place is a copy of what is there.
-                info = self.infos[name]
-                part = parts[name][info.storage_offset : info.storage_offset + info.nbytes]
+                memory, info = parts[name]
+                part = memory[info.storage_offset : info.storage_offset + info.nbytes]
                 made[name] = _view(part, info.dtype, info.shape, info.strides)
         return made
 
@@ -227,18 +227,13 @@ class _Ahead:
     # Smaller ones torch takes from pieces of its own.
     LARGE = 1 << 20
 
-    def __init__(self, where: torch.device, infos: Iterable[TensorInfo]):
+    def __init__(self, where: torch.device, sizes: list[int]):
         self.where = where
         self.pieces: list[int] = []
         self.room = 0
-        # As they will be asked for: in the files' order, each range of bytes once.
-        storages = {info.storage: info for info in infos}
-        sizes = [
-            -(-info.storage_nbytes // 512) * 512
-            for info in sorted(storages.values(), key=lambda info: (info.file, info.offset))
-            if info.storage_nbytes >= self.LARGE
-        ]
-        unused = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        sizes = [-(-size // 512) * 512 for size in sizes if size >= self.LARGE]
+        now = torch.cuda.memory_stats(where)
+        unused = now.get("reserved_bytes.all.current", 0) - now.get("allocated_bytes.all.current", 0)
         if unused >= sum(sizes):
             return
         for size in sizes:

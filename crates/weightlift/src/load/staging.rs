@@ -107,6 +107,8 @@ impl Claim<'_> {
     /// blocks; the error is of kind `PinFailed` then.
     pub(super) fn pin(&mut self, registrar: &dyn Registrar) -> Result<()> {
         let Some(mut kept) = self.kept.take() else { return Ok(()) };
+        // Together with the readers: the driver would touch its pages alone.
+        self.ring.touch();
         let pinned = self.ring.pin(registrar);
         match &pinned {
             Ok(()) => kept.ring = Some(self.ring.clone()),
