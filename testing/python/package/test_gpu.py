@@ -68,8 +68,9 @@ def test_a_stream_takes_its_window_and_waits_for_work_that_is_pending(model):
     for name, tensor in weightlift.stream(model, "cuda:0", framework="torch", window=window):
         # Work on the tensor is pending when it is let go of, and torch may give its memory to the next.
         right.append((name, torch.equal(bits(tensor), bits(theirs[name]))))
-        work = tensor.float() if tensor.numel() > 1 else tensor.clone()
-        for _ in range(20):
+        # Of its bytes: not every type can be multiplied.
+        work = tensor.contiguous().reshape(-1).view(torch.uint8).float() if tensor.numel() else tensor.clone()
+        for _ in range(20 if tensor.numel() else 0):
             work = work * 1.0001
         del tensor, work
     assert [name for name, good in right if not good] == [] and len(right) == len(theirs)
