@@ -295,15 +295,19 @@ fn an_error_is_the_librarys_own_and_the_same_position_can_be_read_again() {
 #[test]
 fn of_several_errors_the_first_in_the_file_is_told() {
     let bytes = Random::new(3).bytes(16 * MIB);
-    let source = Watched::slow(bytes.clone(), Duration::from_millis(20));
-    source.break_from(100);
-    let mut stream = over(&source, 4, MIB);
-    let mut found = vec![0; 16 * MIB];
-    assert_eq!(stream.read(&mut found).unwrap(), 100);
-    assert_eq!(found[..100], bytes[..100]);
-    let error = stream.read(&mut found).unwrap_err();
-    assert_eq!(carried(&error).value("offset"), Some("100"));
-    assert!(source.peak() > 1);
+    // On a busy machine the threads may come one after the other: then it is tried once more.
+    let several = (0..20).any(|_| {
+        let source = Watched::slow(bytes.clone(), Duration::from_millis(20));
+        source.break_from(100);
+        let mut stream = over(&source, 4, MIB);
+        let mut found = vec![0; 16 * MIB];
+        assert_eq!(stream.read(&mut found).unwrap(), 100);
+        assert_eq!(found[..100], bytes[..100]);
+        let error = stream.read(&mut found).unwrap_err();
+        assert_eq!(carried(&error).value("offset"), Some("100"));
+        source.peak() > 1
+    });
+    assert!(several);
 }
 
 /// A thread that panics is an error, not a reader that waits for ever.
