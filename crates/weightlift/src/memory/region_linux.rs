@@ -8,13 +8,22 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use super::HostRange;
 use crate::error::{Error, ErrorKind, Result};
-use crate::system::PAGE;
+use crate::system::{self, PAGE};
 
 /// Huge pages of x86-64 and of 4 KiB-page arm64. A region that starts at a multiple can be
 /// made of them wholly: 2 MiB pages are zeroed and looked up 512 times less often. One thread
 /// touches 1 GiB of new memory in 0.06 to 0.12 s instead of 0.57 to 0.84 s (four runs of
 /// `examples/ceilings.rs --touch`, a virtual machine of 2 processors that were busy otherwise). A shorter region has no room for one.
 const HUGE_PAGE: usize = 2 << 20;
+
+/// How much of `length` bytes is to be of huge pages where `free` bytes are in pieces of that size,
+/// as far as the system tells: for more the kernel would move others' pages together first, and whoever
+/// touches waits. On a machine whose memory is full of cached files loads take three quarters of the
+/// time since nothing is asked for that is not there (docs/benchmarks.md).
+fn huge_part(length: usize, free: Option<u64>) -> usize {
+    let free = free.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if length <= free { length } else { free / HUGE_PAGE * HUGE_PAGE }
+}
 
 /// Zeroed memory of our own, in whole pages, given back when dropped.
 #[derive(Debug)]
@@ -60,10 +69,12 @@ impl Region {
         let begin = start.wrapping_byte_add(head);
         unmap(start, head);
         unmap(begin.wrapping_byte_add(length), slack - head);
-        if length >= HUGE_PAGE {
+        let huge =
+            if length >= HUGE_PAGE { huge_part(length, system::free_huge_pages()) } else { 0 };
+        if huge > 0 {
             // SAFETY: advice on our own mapping; a kernel without huge pages refuses it, and
             // then small ones serve as well, slower.
-            let _ = unsafe { mm::madvise(begin, length, Advice::LinuxHugepage) };
+            let _ = unsafe { mm::madvise(begin, huge, Advice::LinuxHugepage) };
         }
         let pointer =
             NonNull::new(begin.cast()).ok_or_else(|| refused(&"the kernel gave address 0"))?;
@@ -105,6 +116,19 @@ mod tests {
             let align = if range.length >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
             assert_eq!(range.pointer.as_ptr() as usize % align, 0);
         }
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_where_there_are_some() {
+        const MIB: usize = 1 << 20;
+        assert_eq!(huge_part(5 * MIB, None), 5 * MIB);
+        assert_eq!(huge_part(5 * MIB, Some(5 * MIB as u64)), 5 * MIB);
+        assert_eq!(huge_part(5 * MIB, Some(5 * MIB as u64 - 1)), 4 * MIB);
+        assert_eq!(huge_part(5 * MIB, Some(0)), 0);
+        // And the region is whole in any case.
+        let mut region = Region::new(64 << 20).unwrap();
+        region.bytes().fill(1);
+        assert!(region.bytes().iter().step_by(4096).all(|byte| *byte == 1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use super::PAGE;
 use super::mounts_linux::{Mount, mounts};
 
 /// Limits from here on are none: the first version of control groups says "no limit" as the
@@ -26,6 +27,27 @@ pub fn available_memory() -> u64 {
 pub(crate) fn free_swap() -> u64 {
     let info = rustix::system::sysinfo();
     (info.freeswap as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Bytes of free memory that lie in pieces of 2 MiB or more, now; `None` where the system does not
+/// tell.
+pub(crate) fn free_huge_pages() -> Option<u64> {
+    in_large_pieces(&fs::read_to_string("/proc/buddyinfo").ok()?)
+}
+
+/// Sums up lines such as `Node 0, zone Normal 8409 2654 835 ...`: free pieces of 1, 2, 4 pages and so
+/// on, up to 4 MiB.
+fn in_large_pieces(buddyinfo: &str) -> Option<u64> {
+    const ORDER: usize = (2_usize << 20).ilog2() as usize - PAGE.ilog2() as usize;
+    let mut sum = None;
+    for line in buddyinfo.lines() {
+        let pieces = line.split_once("zone")?.1.split_whitespace().skip(1);
+        for (order, count) in pieces.enumerate().skip(ORDER) {
+            let bytes = count.parse::<u64>().ok()?.checked_mul((PAGE as u64) << order)?;
+            sum = Some(sum.unwrap_or(0_u64).checked_add(bytes)?);
+        }
+    }
+    sum
 }
 
 /// `root` stands for `/`; `free` is asked where `/proc` has no answer.

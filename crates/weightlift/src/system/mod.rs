@@ -19,7 +19,7 @@ pub use cache_linux::CachedFile;
 #[cfg(target_os = "linux")]
 pub use memory_linux::available_memory;
 #[cfg(target_os = "linux")]
-pub(crate) use memory_linux::{free_swap, memory_limit};
+pub(crate) use memory_linux::{free_huge_pages, free_swap, memory_limit};
 pub use residency::Resident;
 #[cfg(target_os = "linux")]
 pub(crate) use residency_linux::{Residency, drop_from_cache};

@@ -252,3 +252,21 @@ fn a_real_group_of_512_mib_leaves_no_more() {
     assert!((448 * MIB..=512 * MIB).contains(&told), "{told}");
     assert!(used.is_some_and(|left| left <= 512 * MIB), "{used:?}");
 }
+
+#[test]
+fn free_memory_in_large_pieces_is_counted() {
+    let text = "\
+Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3
+Node 0, zone   Normal   5991   2817    714    150    124     37     11      6      2      2      6
+";
+    // Two and one of 2 MiB, six and three of 4 MiB.
+    assert_eq!(in_large_pieces(text), Some((3 * 2 + 9 * 4) * MIB));
+    assert_eq!(
+        in_large_pieces("Node 0, zone Normal 1 2 3"),
+        None,
+        "no pieces of that size are told"
+    );
+    assert_eq!(in_large_pieces("nothing of the kind"), None);
+    assert_eq!(in_large_pieces(""), None);
+    assert!(free_huge_pages().is_none_or(|bytes| bytes <= 1 << 50));
+}
