@@ -60,11 +60,13 @@ def main():
 
         return page.main(options.check)
     import figures
-    from run import describe, run, write
 
     if options.what == "run":
-        result = run(options)
-        show(figures, describe, [result])
+        # Needs numpy, as whatever it measures; the others need nothing.
+        import run
+
+        result = run.run(options)
+        show(figures, [result])
         # Wrong bytes are no result, and neither is nothing.
         return int(any(s["status"] == "wrong" for s in result["samples"]) or not any(s["status"] == "measured" for s in result["samples"]))
     read = []
@@ -76,18 +78,17 @@ def main():
     except figures.Mismatch as error:
         raise SystemExit(f"error: {error}")
     if options.what == "merge":
-        write(options.out, merged)
-    show(figures, describe, merged["parts"])
+        figures.write(options.out, merged)
+    show(figures, merged["parts"])
 
 
-def show(figures, describe, parts):
+def show(figures, parts):
     for part in parts:
         lines, notes = figures.table(part)
-        print(f"\n{describe(part)}\n\n{lines}\n")
+        print(f"\n{figures.describe(part)}\n\n{lines}\n")
         for note in notes:
             print(note)
 
 
 if __name__ == "__main__":
-    # Every sum and order is the same for all processes.
     sys.exit(main())

@@ -4,6 +4,8 @@ A part is what one run measured: one model, one device, one state. Parts of one 
 side and not stirred: what is compared with what (shares of a ceiling, pairs) stays within a part.
 """
 
+import json
+import os
 import statistics
 from typing import NamedTuple
 
@@ -125,3 +127,22 @@ def table(part):
     if limit:
         notes.insert(0, f"Ceiling: {limit[0]}, {limit[1] / 1e9:.1f} GB/s.")
     return "\n".join(lines), notes
+
+
+def describe(results):
+    machine, model = results["machine"], results["model"]
+    gpu = f"{machine['gpu']}, driver {machine['driver']}, {machine.get('bus', 'bus unknown')}, " if machine["gpu"] else ""
+    return (
+        f"{gpu}{machine['processors']} processors, Linux {machine['kernel']}, {machine['file_system']}, torch {machine['torch']}; "
+        f"{model['name']}: {model['bytes'] / 1e9:.2f} GB, {model['tensors']} tensors in {model['files']} files; {results['device']}, {results['state']}"
+    )
+
+
+def write(path, results):
+    """Whole or not at all."""
+    if not path:
+        return
+    with open(f"{path}.part", "w") as file:
+        json.dump(results, file, indent=1)
+        file.write("\n")
+    os.replace(f"{path}.part", path)

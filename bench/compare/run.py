@@ -17,6 +17,7 @@ import uuid
 
 import ceilings
 import worker
+from figures import describe, write
 from loaders import chosen
 from models import Model
 from verdict import FAILED, judge
@@ -198,24 +199,5 @@ def machine(device, files):
     return facts
 
 
-def describe(results):
-    machine, model = results["machine"], results["model"]
-    gpu = f"{machine['gpu']}, driver {machine['driver']}, {machine.get('bus', 'bus unknown')}, " if machine["gpu"] else ""
-    return (
-        f"{gpu}{machine['processors']} processors, Linux {machine['kernel']}, {machine['file_system']}, torch {machine['torch']}; "
-        f"{model['name']}: {model['bytes'] / 1e9:.2f} GB, {model['tensors']} tensors in {model['files']} files; {results['device']}, {results['state']}"
-    )
-
-
 def told(taken):
     return ", ".join(f"{name} {rate / 1e9:.1f} GB/s" if isinstance(rate, float) else f"{name}: {rate}" for name, rate in taken.items())
-
-
-def write(path, results):
-    """Whole or not at all."""
-    if not path:
-        return
-    with open(f"{path}.part", "w") as file:
-        json.dump(results, file, indent=1)
-        file.write("\n")
-    os.replace(f"{path}.part", path)
