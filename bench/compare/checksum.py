@@ -84,8 +84,12 @@ def _torch(tensors):
             total += _sum(torch, words, at // 8)[0]
         names.append(name)
         sums.append(total)
-    for (length, _), alike in small.items():
-        many = max(1, CHUNK // max(1, length))
+    for (length, device), alike in small.items():
+        if length == 0:
+            names += [name for name, _ in alike]
+            sums += [torch.zeros((), dtype=torch.int64, device=device)] * len(alike)
+            continue
+        many = max(1, CHUNK // length)
         for at in range(0, len(alike), many):
             part = alike[at : at + many]
             names += [name for name, _ in part]
