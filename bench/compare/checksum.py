@@ -102,7 +102,8 @@ def _words(torch, rows):
     """Rows of bytes as rows of words."""
     if rows.shape[1] % 8:
         rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 8))
-    if rows.storage_offset() % 8 or not rows.is_contiguous():
+    # The address too: a tensor over another library's memory begins where that library says.
+    if rows.storage_offset() % 8 or rows.data_ptr() % 8 or not rows.is_contiguous():
         rows = rows.clone(memory_format=torch.contiguous_format)
     return rows.view(torch.int64)
 

@@ -187,15 +187,26 @@ def machine(device, files):
         except importlib.metadata.PackageNotFoundError:
             facts[package] = None
     if device != "cpu":
-        try:
-            asked = ["nvidia-smi", "--query-gpu=name,driver_version,pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader"]
-            line = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-            facts["gpu"], facts["driver"], gen, width = (each.strip() for each in line.split(","))
-            facts["bus"] = f"PCIe {gen} x{width}"
-        except (OSError, subprocess.CalledProcessError, ValueError, IndexError) as error:
-            facts["gpu"] = facts["driver"] = f"unknown ({error})"
+        facts |= (told_of := forked(_gpu, device, 60))
+        if "error" in told_of:
+            raise SystemExit(f"error: {device}: {told_of['error']}")
     with open("/proc/sys/kernel/random/boot_id") as boot:
         facts["boot"] = boot.read().strip()
+    return facts
+
+
+def _gpu(device):
+    import torch
+
+    facts = {"gpu": torch.cuda.get_device_name(device)}
+    with open("/sys/module/nvidia/version") as version:
+        facts["driver"] = version.read().strip()
+    try:
+        asked = ["nvidia-smi", "--query-gpu=pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader"]
+        line = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[torch.device(device).index or 0]
+        facts["bus"] = "PCIe {} x{}".format(*map(str.strip, line.split(",")))
+    except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
+        pass  # not everywhere: the name says nothing of the link then
     return facts
 
 
