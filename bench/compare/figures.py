@@ -126,6 +126,8 @@ def table(part):
         ]) + " |")  # fmt: skip
     if limit:
         notes.insert(0, f"Ceiling: {limit[0]}, {limit[1] / 1e9:.1f} GB/s.")
+    if part["machine"].get("nvidia_fs") is False:
+        notes.append("No nvidia-fs on this machine: nothing here is GPUDirect Storage.")
     return "\n".join(lines), notes
 
 

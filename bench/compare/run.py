@@ -198,7 +198,8 @@ def machine(device, files):
 def _gpu(device):
     import torch
 
-    facts = {"gpu": torch.cuda.get_device_name(device)}
+    # Without nvidia-fs nothing is GPUDirect Storage, whatever a loader's mode is called.
+    facts = {"gpu": torch.cuda.get_device_name(device), "nvidia_fs": os.path.exists("/proc/driver/nvidia-fs/stats")}
     with open("/sys/module/nvidia/version") as version:
         facts["driver"] = version.read().strip()
     try:
