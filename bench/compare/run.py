@@ -200,8 +200,11 @@ def _gpu(device):
 
     # Without nvidia-fs nothing is GPUDirect Storage, whatever a loader's mode is called.
     facts = {"gpu": torch.cuda.get_device_name(device), "nvidia_fs": os.path.exists("/proc/driver/nvidia-fs/stats")}
-    with open("/sys/module/nvidia/version") as version:
-        facts["driver"] = version.read().strip()
+    try:
+        with open("/sys/module/nvidia/version") as version:
+            facts["driver"] = version.read().strip()
+    except OSError:
+        facts["driver"] = "unknown"
     try:
         asked = ["nvidia-smi", "--query-gpu=pcie.link.gen.max,pcie.link.width.max", "--format=csv,noheader"]
         line = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[torch.device(device).index or 0]
