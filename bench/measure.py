@@ -1,6 +1,8 @@
 """What the scripts of this folder share: processes that are timed, and what the page cache holds."""
 
+import ctypes
 import json
+import mmap
 import os
 import platform
 import random
@@ -49,6 +51,52 @@ class Cache:
         """`cold`, `warm`, `half` or EVERY:OF:BYTES, as `weightlift bench --states` has them; an error
         where the files do not come there."""
         return run([self.weightlift, "bench-part", "cache", f"--state={state}", *self.files])
+
+
+def resident(path):
+    """The share of a file that is in the page cache, by mincore.
+
+    Of a file that is not ours and that we may not write the kernel says that all of it is: a cold
+    state cannot be had there, and whoever asks for one gets an error.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return 1.0
+        with mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) as mapped:
+            pages = -(-len(mapped) // mmap.PAGESIZE)
+            found = (ctypes.c_ubyte * pages)()
+            start = ctypes.c_char.from_buffer(mapped)
+            address = ctypes.c_void_p(ctypes.addressof(start))
+            failed = ctypes.CDLL(None, use_errno=True).mincore(address, ctypes.c_size_t(len(mapped)), found)
+            why = ctypes.get_errno()
+            del start
+    if failed:
+        raise RuntimeError(f"{path}: mincore: {os.strerror(why)}")
+    # Only the lowest bit says something.
+    return bytes(found).translate(bytes(value & 1 for value in range(256))).count(1) / pages
+
+
+def fill(path):
+    """Reads a file into the page cache, all of it."""
+    if resident(path) < 1:
+        buffer = bytearray(16 << 20)
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    if (there := resident(path)) < 1:
+        raise RuntimeError(f"{path} does not stay in the page cache, of which it has {there:.1%}: too little memory?")
+
+
+def evict(path):
+    """Drops a file from the page cache, all of it."""
+    for _ in range(5):
+        with open(path, "rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if (there := resident(path)) == 0:
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"{path} does not leave the page cache, which has {there:.1%} of it")
 
 
 def rounds(ways, count, sample):

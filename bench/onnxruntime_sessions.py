@@ -24,7 +24,6 @@ and weightlift, and no network. Prints each sample as a line of JSON and a Markd
 import argparse
 import ctypes
 import json
-import mmap
 import os
 import random
 import re
@@ -32,6 +31,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+from measure import evict, fill
 
 GIB = 1 << 30
 
@@ -136,40 +137,6 @@ def message(count, side, number, nbytes):
         graph += field(5, field(1, side) * 2 + field(2, number) + field(8, f"W{at}") + pairs + field(14, 1))
     graph += field(11, value_info("x")) + field(12, value_info("y"))
     return field(1, 10) + field(7, graph) + field(8, field(2, 17))
-
-
-def resident(path):
-    """The share of a file that is in the page cache."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) as mapped:
-        pages = -(-len(mapped) // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
-        start = ctypes.c_char.from_buffer(mapped)
-        address = ctypes.c_void_p(ctypes.addressof(start))
-        failed = ctypes.CDLL(None, use_errno=True).mincore(address, ctypes.c_size_t(len(mapped)), found)
-        del start
-        if failed:
-            raise SystemExit(f"mincore: {os.strerror(ctypes.get_errno())}")
-        return sum(page & 1 for page in bytes(found)) / pages
-
-
-def fill(path):
-    if resident(path) < 1:
-        buffer = bytearray(16 << 20)
-        with open(path, "rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
-    if resident(path) < 1:
-        raise SystemExit(f"{path} does not stay in the page cache: the machine has too little memory")
-
-
-def evict(path):
-    for _ in range(5):
-        with open(path, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        if resident(path) == 0:
-            return
-        time.sleep(0.2)
-    raise SystemExit(f"{path} does not leave the page cache")
 
 
 def sample(options, model, way, outputs, log=False):
