@@ -1,7 +1,7 @@
 """How long OpenVINO takes to have a model, on weights that weightlift loads and on its own.
 
-    python3 bench/openvino.py --make FOLDER GIB
-    python3 bench/openvino.py [--states warm,cold] [--samples 7] [--ways WAY;...] [--out FILE]
+    python3 bench/openvino_loads.py --make FOLDER GIB
+    python3 bench/openvino_loads.py [--states warm,cold] [--samples 7] [--ways WAY;...] [--out FILE]
         [--examples target/release/examples] FOLDER
 
 The first form writes a model of linear layers of 64 MiB each, model.xml and model.bin, with random
@@ -29,10 +29,7 @@ import resource
 import sys
 import time
 
-# This folder comes before installed packages, and this file is called as one of them.
-sys.path.append(sys.path.pop(0))
-
-from measure import Cache, machine, ratio, rounds, run, spread, table  # noqa: E402
+from measure import Cache, machine, ratio, rounds, run, spread, table
 
 # Ways, and the files that each reads.
 WAYS = {
